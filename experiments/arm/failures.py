@@ -12,39 +12,46 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-from das.general.errors import ClusterError, EngineError, WeightSyncError, reason_of
+from das.general.errors import EngineError, reason_of
 from experiments.arm import resume
-from experiments.run.errors import CheckpointError, RunFailed, TrainingDiverged, UserError
+from experiments.run.errors import FAILURES, RunFailed, UserError
 from experiments.run.progress import quiet_into
 from rewards.process import die_with_parent
 from rewards.reward import RewardError
-from rewards.workers import JudgeError
 
 
 def failure_line(error: Exception) -> str:
     """Return one line that says what went wrong."""
     if isinstance(error, OSError) and error.errno == errno.ENOSPC:
         return f"disk full while writing {error.filename or 'results'}"
-    ours = CheckpointError | ClusterError | WeightSyncError | TrainingDiverged | RunFailed | UserError
-    if isinstance(error, ours | JudgeError):
+    if isinstance(error, FAILURES):
         return " ".join(str(error).split())
     return f"{type(error).__name__}: {reason_of(error)[:400]}"
 
 
+def as_line(error: Exception, log: Path) -> Exception:
+    """Return an error whose message is one line: UserError or EngineError for what the user can correct, else
+    RunFailed. Unless it is one of the former already, the traceback goes to the log, which the line names."""
+    if isinstance(error, UserError | EngineError):
+        return error
+    with suppress(OSError), log.open("a") as file:  # a full disk has no room for it
+        traceback.print_exception(error, file=file)
+    if isinstance(error, RewardError):
+        return UserError(f"{error} (log: {log})")
+    return RunFailed(f"{failure_line(error)} (log: {log})")
+
+
 @contextmanager
 def one_line_failure(folder: Path) -> Iterator[None]:
-    """Turn an error in the training of the run in `folder` into RunFailed: one line that says how to resume. What the
-    user can correct stays as it is."""
+    """Turn an error in the training of the run in `folder` into one line, which says how to resume. What the user can
+    correct stays as it is."""
     try:
         yield
-    except (UserError, EngineError, RunFailed):
-        raise
-    except RewardError as error:
-        _log_traceback(folder / "log.txt")
-        raise UserError(f"{error} (log: {folder / 'log.txt'}){resume.hint(folder)}") from error
     except Exception as error:
-        _log_traceback(folder / "log.txt")
-        raise RunFailed(f"{failure_line(error)} (log: {folder / 'log.txt'}){resume.hint(folder)}") from error
+        line = as_line(error, folder / "log.txt")
+        if line is error:
+            raise
+        raise type(line)(f"{line}{resume.hint(folder)}") from error
 
 
 @contextmanager
@@ -57,14 +64,9 @@ def reporting(pipe: Connection, log: Path) -> Iterator[None]:
             yield
         except (KeyboardInterrupt, EOFError, BrokenPipeError, ConnectionResetError):
             return  # the parent was interrupted or has gone, and has said why
-        except (UserError, EngineError) as error:
-            tell(pipe, ("refused", str(error)))
-        except RewardError as error:
-            _log_traceback(log)
-            tell(pipe, ("refused", f"{error} (log: {log})"))
         except Exception as error:
-            _log_traceback(log)
-            tell(pipe, ("error", failure_line(error)))
+            line = as_line(error, log)
+            tell(pipe, ("error" if isinstance(line, RunFailed) else "refused", str(line)))
 
 
 def tell(pipe: Connection, message: Any) -> None:
@@ -100,13 +102,7 @@ def expect(pipe: Connection, kind: str, name: str, folder: Path, now: Callable[[
     if received == "refused":
         raise UserError(f"arm {name}: {value}")
     if received == "error":
-        raise RunFailed(f"arm {name}: {value} (log: {log}){resume.hint(folder)}")
+        raise RunFailed(f"arm {name}: {value}{resume.hint(folder)}")
     if received != kind:
         raise RunFailed(f"arm {name} sent {received!r} instead of {kind!r}: see {log}")
     return value
-
-
-def _log_traceback(log: Path) -> None:
-    """Append the traceback of the exception that is being handled to the log."""
-    with suppress(OSError), log.open("a") as file:  # a full disk has no room for it
-        traceback.print_exc(file=file)

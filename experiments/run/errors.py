@@ -49,6 +49,10 @@ class CheckpointError(RuntimeError):
     """A checkpoint could not be written, or its files are not as they were written. The message says which, and why."""
 
 
+# Errors that end a run, and that no setting causes. Their messages are one line.
+FAILURES = (RunFailed, ClusterError, WeightSyncError, TrainingDiverged, CheckpointError, JudgeError)
+
+
 @contextmanager
 def reading(path: Path, key: str = "") -> Iterator[None]:
     """Turn any error that occurs while a user's file is read and parsed into a UserError that names the file.
@@ -100,7 +104,7 @@ def one_line_errors(resume_hint: Callable[[], str] = str, folder: Path | None = 
             yield
     except (UserError, EngineError, UnsupportedVersion, NativeBuildError, OmegaConfBaseException, RewardError) as error:
         stop(str(error), USER_ERROR)
-    except (RunFailed, ClusterError, WeightSyncError, TrainingDiverged, CheckpointError, JudgeError) as error:
+    except FAILURES as error:
         stop(str(error), FAILED)
     except (IsADirectoryError, NotADirectoryError, FileExistsError) as error:
         kinds = ("folder", "file") if isinstance(error, IsADirectoryError) else ("file", "folder")

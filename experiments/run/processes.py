@@ -10,10 +10,12 @@ import multiprocessing
 import os
 import signal
 import subprocess
+import sys
 import threading
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
+from contextlib import contextmanager, suppress
 from multiprocessing import forkserver, reduction
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
@@ -65,18 +67,28 @@ def warm_context() -> Any:
     imports print goes nowhere: if one fails, the process that needs it says so."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload([WARM])
-    saved = os.dup(1), os.dup(2)
-    nowhere = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(nowhere, 1)
-    os.dup2(nowhere, 2)
-    try:
+    with open(os.devnull, "w") as nowhere, output_into(nowhere.fileno()):
         forkserver.ensure_running()
-    finally:
-        os.dup2(saved[0], 1)
-        os.dup2(saved[1], 2)
-        for descriptor in (*saved, nowhere):
-            os.close(descriptor)
     return context
+
+
+@contextmanager
+def output_into(descriptor: int) -> Iterator[None]:
+    """Send this process's output, that of C libraries included, to a descriptor inside the `with` block."""
+    saved = os.dup(1), os.dup(2)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os.dup2(descriptor, 1)
+    os.dup2(descriptor, 2)
+    try:
+        yield
+    finally:
+        for stream in (sys.stdout, sys.stderr):
+            with suppress(OSError):  # on a full disk a log loses these lines
+                stream.flush()
+        for number, own in enumerate(saved, start=1):
+            os.dup2(own, number)
+            os.close(own)
 
 
 class _Descriptor:

@@ -8,7 +8,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -19,6 +19,7 @@ from rich.progress import Progress as Bar
 from das.general import stages
 from das.general.side_output import lasting, side_output
 from experiments.run.errors import printable
+from experiments.run.processes import output_into
 
 SAY_S = 10.0  # seconds between two lines about a start that takes long
 
@@ -52,11 +53,8 @@ class Progress:
     def note(self, text: str, style: str | None = None) -> None:
         """Print a line. style: its colour on a terminal, by the name that rich gives it."""
         with self._shown():
-            if self.terminal.isatty():
-                console = self._bar.console if self._bar is not None else Console(file=self.terminal)
-                console.print(printable(text), style=style, markup=False, highlight=False, soft_wrap=True)
-            else:
-                print(printable(text), file=self.terminal, flush=True)
+            console = self._bar.console if self._bar is not None else Console(file=self.terminal)
+            console.print(printable(text), style=style, markup=False, emoji=False, highlight=False, soft_wrap=True)
 
     @contextmanager
     def _shown(self) -> Iterator[None]:
@@ -191,21 +189,7 @@ def quiet_into(path: Path) -> Iterator[TextIO]:
     """Send this process's output, that of C libraries included, to a log file. Yields a stream to the terminal. If
     there was no output, no file stays."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    saved = os.dup(1), os.dup(2)
-    with path.open("a", buffering=1) as log, lasting(os.dup(1)) as terminal:
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os.dup2(log.fileno(), 1)
-        os.dup2(log.fileno(), 2)
-        try:
-            yield terminal
-        finally:
-            for stream in (sys.stdout, sys.stderr):
-                with suppress(OSError):  # on a full disk the log loses these lines
-                    stream.flush()
-            os.dup2(saved[0], 1)
-            os.dup2(saved[1], 2)
-            os.close(saved[0])
-            os.close(saved[1])
+    with path.open("a", buffering=1) as log, lasting(os.dup(1)) as terminal, output_into(log.fileno()):
+        yield terminal
     if not path.stat().st_size:
         path.unlink()
