@@ -11,6 +11,7 @@ from __future__ import annotations
 import ast
 import json
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -161,24 +162,13 @@ def job(source: str, tests: str) -> dict[str, Any]:
     raise ValueError(f"tests of an unknown form: {tests[:80]}")
 
 
-class CodeReward:
-    """Judges completions by tests in the sandbox. The attribute `verdicts` holds the verdicts of the last call, with
-    reasons."""
+class CodeReward(Sandbox):
+    """Judges completions by tests. The attribute `verdicts` holds the verdicts of the last call, with reasons."""
 
-    def __init__(self, sandbox: Sandbox):
-        self.sandbox = sandbox
-        self.verdicts: list[Verdict] = []
+    verdicts: Sequence[Verdict] = ()
 
     def __call__(self, completions: list[str], tests: list[str]) -> list[float]:
         """Return 1.0 or 0.0 for each completion, judged by the tests at the same index."""
         sources = [code_of(completion) for completion in completions]
-        self.verdicts = self.sandbox.run([job(*pair) for pair in zip(sources, tests, strict=True)])
+        self.verdicts = self.run([job(*pair) for pair in zip(sources, tests, strict=True)])
         return [float(verdict.passed) for verdict in self.verdicts]
-
-    def take_counts(self) -> dict[str, int]:
-        """Return how often workers died, failed or were too slow since the last call (keys: see rewards/workers.py)."""
-        return self.sandbox.take_counts()
-
-    def close(self) -> None:
-        """Kill the sandbox's judge processes."""
-        self.sandbox.close()

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import numbers
 from collections import Counter, deque
-from collections.abc import Iterable
+from collections.abc import Callable
 from typing import Any
 
 # A linked list or tree with more nodes is refused, because it may be a cycle.
@@ -136,26 +136,17 @@ def _pack(value: Any) -> Any:
     raise TypeError(f"a {type(value).__name__} cannot be passed: only built-in data, ListNode and TreeNode")
 
 
-def _check_hashes(values: Iterable[Any]) -> None:
-    """Raise ValueError if many values have the same hash: to build a set or dict of them takes quadratic time."""
-    count = max(Counter(map(hash, values)).values(), default=0)
-    if count > _MAX_EQUAL_HASHES:
-        raise ValueError(f"{count} values have the same hash")
+def _hashed(kind: Callable[[list[Any]], Any]) -> Callable[[list[Any]], Any]:
+    """Return a function that builds a set, or a dict of pairs. Raises ValueError if many of its members have the same
+    hash: to build it then takes quadratic time."""
 
+    def build(items: list[Any]) -> Any:
+        members = (key for key, _ in items) if kind is dict else items
+        if (count := max(Counter(map(hash, members)).values(), default=0)) > _MAX_EQUAL_HASHES:
+            raise ValueError(f"{count} values have the same hash")
+        return kind(items)
 
-def _build_set(items: list[Any]) -> set[Any]:
-    _check_hashes(items)
-    return set(items)
-
-
-def _build_frozenset(items: list[Any]) -> frozenset[Any]:
-    _check_hashes(items)
-    return frozenset(items)
-
-
-def _build_dict(items: list[Any]) -> dict[Any, Any]:
-    _check_hashes(key for key, _ in items)
-    return dict(items)
+    return build
 
 
 def _check_nodes(values: list[Any]) -> list[Any]:
@@ -167,9 +158,9 @@ def _check_nodes(values: list[Any]) -> list[Any]:
 
 _BUILD: dict[str, Any] = {
     "tuple": tuple,
-    "set": _build_set,
-    "frozenset": _build_frozenset,
-    "dict": _build_dict,
+    "set": _hashed(set),
+    "frozenset": _hashed(frozenset),
+    "dict": _hashed(dict),
     "bytes": bytes.fromhex,
     "complex": lambda parts: complex(*parts),
     "list_node": lambda values: list_node(_check_nodes(values)),

@@ -358,11 +358,10 @@ def code_reward() -> Iterator[Any]:
     """The reward of code, with two judges."""
     from rewards.code import CodeReward
     from rewards.limits import Limits
-    from rewards.sandbox import Sandbox
 
-    sandbox = Sandbox(2, Limits())
-    yield CodeReward(sandbox)
-    sandbox.close()
+    reward = CodeReward(2, Limits())
+    yield reward
+    reward.close()
 
 
 @pytest.fixture(autouse=True)

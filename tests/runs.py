@@ -252,7 +252,7 @@ def train_script(method: str, policy: str, folder: Path, lag: int, start: int = 
     from experiments.arm.data import dataset
     from experiments.arm.train_arm import grpo_arguments
     from experiments.digests import weights_digest
-    from rewards.brevity import brevity_reward
+    from rewards.conversations import brevity
 
     config = config_of("das")
     tokens: list[Any] = []
@@ -260,7 +260,7 @@ def train_script(method: str, policy: str, folder: Path, lag: int, start: int = 
     def reward(completions: list[Any], completion_ids: list[list[int]], **columns: Any) -> list[float]:
         if trainer.model.training:
             tokens.append([list(ids) for ids in completion_ids])
-        return brevity_reward([completion[-1]["content"] for completion in completions])
+        return brevity(completions)
 
     class Asks(TrainerCallback):
         """Asks the engine while it rolls out for later steps."""

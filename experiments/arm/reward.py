@@ -1,4 +1,4 @@
-"""Make the configured reward, and the sandbox in which it runs code."""
+"""Make the configured reward, or refuse one that cannot judge here."""
 
 from collections.abc import Callable
 from importlib import import_module
@@ -8,9 +8,8 @@ from experiments.run.errors import UserError
 from experiments.settings.groups import CodeConfig, MathsConfig, OwnConfig, RewardConfig
 from rewards import maths
 from rewards.code import CodeReward
-from rewards.conversations import BrevityConversations, ConversationReward, JudgedConversations, OwnConversations
+from rewards.conversations import ConversationReward, JudgedConversations, OwnConversations, brevity
 from rewards.maths import MathsReward
-from rewards.sandbox import Sandbox
 from rewards.workers import JudgeError
 
 
@@ -19,10 +18,10 @@ def make_reward(config: RewardConfig) -> ConversationReward:
     if isinstance(config, OwnConfig):
         return OwnConversations(load_function(config.function), f"reward.function={config.function}")
     if isinstance(config, CodeConfig):
-        return JudgedConversations(lambda: CodeReward(make_sandbox(config, config.parallel)), "tests")
+        return JudgedConversations(lambda: CodeReward(config.parallel, config.limits), "tests")
     if isinstance(config, MathsConfig):
         return JudgedConversations(lambda: MathsReward(config.parallel, config.timeout_s), "answer")
-    return BrevityConversations()
+    return OwnConversations(brevity, "reward=brevity")
 
 
 def load_function(name: str) -> Callable[..., Any]:
@@ -47,12 +46,6 @@ def check_judge(config: RewardConfig) -> None:
         if isinstance(config, MathsConfig):
             maths.check()
         if isinstance(config, CodeConfig):
-            make_sandbox(config, parallel=1).close()
+            CodeReward(1, config.limits).close()
     except JudgeError as error:
         raise UserError(str(error)) from error
-
-
-def make_sandbox(config: CodeConfig, parallel: int) -> Sandbox:
-    """Make the sandbox of reward=code, for `parallel` solutions at a time. Raises SandboxError if this machine does not
-    allow it."""
-    return Sandbox(parallel, config.limits)

@@ -12,7 +12,6 @@ import pytest
 from rewards.code import CodeReward, leetcode_tests
 from rewards.limits import Limits
 from rewards.maths import MathsReward
-from rewards.sandbox import Sandbox
 
 ROOT = Path(__file__).resolve().parents[2]
 DATA = ROOT.parent / "shared" / "data" / "problems"
@@ -33,9 +32,9 @@ SOLVED_BY_THE_NEXT = ["leetcode/61", "leetcode/87", "leetcode/108"]
 @pytest.fixture(scope="module")
 def reward() -> Iterator[CodeReward]:
     """Four judges."""
-    sandbox = Sandbox(4, Limits())
-    yield CodeReward(sandbox)
-    sandbox.close()
+    reward = CodeReward(4, Limits())
+    yield reward
+    reward.close()
 
 
 def gold_answers(file: str) -> list[str]:

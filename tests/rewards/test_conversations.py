@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import torch
 
-from rewards.conversations import BrevityConversations, JudgedConversations, OwnConversations
+from rewards.conversations import JudgedConversations, OwnConversations, brevity
 from rewards.maths import MathsReward
 from rewards.reward import RewardError
 from rewards.workers import DEATHS, no_counts
@@ -57,7 +57,7 @@ def test_a_last_turn_without_text_scores_as_an_empty_one() -> None:
     ends = [[{"role": "assistant", "content": None, "tool_calls": tool_calls}], [{"role": "assistant"}]]
     judged = JudgedConversations(lambda: MathsReward(1, 30.0), "answer")
     assert judged(completions=ends, answer=["3", "3"], prompts=["", ""]) == [0.0, 0.0]
-    assert BrevityConversations()(completions=ends, answer=["3", "3"]) == [1.0, 1.0]
+    assert brevity(ends, answer=["3", "3"]) == [1.0, 1.0]
     judged.close()
 
 

@@ -130,7 +130,7 @@ def test_a_worker_that_fails_twice_is_an_error() -> None:
 @pytest.fixture(scope="module")
 def judges() -> Any:
     """One judge. Its solutions may sleep for long."""
-    judge = Sandbox(1, Limits(wall_s=120.0, memory_mb=MEMORY_MB))
+    judge = CodeReward(1, Limits(wall_s=120.0, memory_mb=MEMORY_MB))
     yield judge
     judge.close()
 
@@ -218,10 +218,9 @@ def test_a_fork_server_that_is_killed_is_replaced(judges: Sandbox) -> None:
     assert judges.take_counts()[DEATHS] == 1
 
 
-def test_a_solution_cannot_feign_a_failure_of_the_sandbox(judges: Sandbox) -> None:
+def test_a_solution_cannot_feign_a_failure_of_the_sandbox(judges: CodeReward) -> None:
     for ending in ("os._exit(111)", "os.abort()", "os.close(2); os.closerange(3, 9); os._exit(111)"):
-        reward = CodeReward(judges)
-        assert reward([f"```\nimport os\n{ending}\n```"], [program_tests([("6", "36")])]) == [0.0]
+        assert judges([f"```\nimport os\n{ending}\n```"], [program_tests([("6", "36")])]) == [0.0]
     assert judges.take_counts()[DEATHS] == 0
 
 

@@ -163,7 +163,7 @@ FORGED_ANSWERS = {
 
 def test_a_forged_answer_costs_its_judge_little(code_reward: CodeReward) -> None:
     """An answer of 4 MB must not take its judge's life, nor a hundred times as much memory."""
-    pool = code_reward.sandbox._workers
+    pool = code_reward._workers
     workers = set(pool._all)
     for name, answer in FORGED_ANSWERS.items():
         reply = f"""
@@ -174,7 +174,7 @@ def f(x):
     reply = struct.pack('<I', len(reply)) + reply
     while reply: reply = reply[os.write(4, reply):]
 """
-        assert attacked(function(code_reward.sandbox, reply)), name
+        assert attacked(function(code_reward, reply)), name
         assert pool._all == workers, name
     for worker in workers:
         status = Path(f"/proc/{worker.process.pid}/status").read_text()
@@ -249,7 +249,7 @@ sandbox.run([{{"source": "import time\\ndef f(x): time.sleep(1000)", "entry": "f
 
 def test_many_at_once_keep_their_order(code_reward: CodeReward) -> None:
     sources = [f"def f(x): return x * x + {i % 3}" for i in range(24)]
-    verdicts = code_reward.sandbox.run([{"source": source, "entry": "f", "tests": CHECK} for source in sources])
+    verdicts = code_reward.run([{"source": source, "entry": "f", "tests": CHECK} for source in sources])
     assert [verdict.passed for verdict in verdicts] == [i % 3 == 0 for i in range(24)]
 
 
