@@ -163,9 +163,9 @@ def order(index: int, step: Step) -> str:
 def apply(value: int, step: Step) -> int:
     """Return the result of applying a step to a value."""
     sign, operand = step
-    if sign == "+":
-        return value + operand
-    return value - operand if sign == "-" else value * operand
+    if sign in "+-":
+        return value + operand if sign == "+" else value - operand
+    return value * operand if sign == "*" else value // operand
 
 
 def values(start: int, steps: Iterable[Step]) -> list[int]:

@@ -15,17 +15,16 @@ import json
 import random
 import sys
 import time
-from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch.nn.functional import cross_entropy
-from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerFast
+from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
-from experiments.policies import cached_folder
-from experiments.policies.train import IGNORED, Example, collate, make_batches
+from experiments.policies import cached_folder, train
+from experiments.policies.train import IGNORED, Example, Progress
 from experiments.policies.words import make_word_problems, worked_solution
 from experiments.run.errors import CONFIGS, UserError, one_line_errors
 
@@ -40,7 +39,7 @@ _PATIENCE_S = 5.0  # seconds to wait for the hub's first answer
 _LEFT_OUT = ("quantization_config", "_name_or_path", "architectures")
 
 
-def find_smollm2(cache: Path, progress: Callable[[str], None], packages: Path = PACKAGES) -> Path:
+def find_smollm2(cache: Path, progress: Progress, packages: Path = PACKAGES) -> Path:
     """Return the policy's folder, in Hugging Face format. The package comes first, so that a machine that has it always
     gets the same weights.
 
@@ -64,11 +63,6 @@ def convert(file: Path, folder: Path) -> None:
     """
     check_digest(file)
     sys.path.append(str(file.parents[1]))  # the reader, gguf, lies beside the package
-    import torch
-    from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig, LlamaForCausalLM
-
-    from experiments.policies.train import save
-
     tokenizer = AutoTokenizer.from_pretrained(file.parent, gguf_file=file.name, trust_remote_code=False)
     read = AutoModelForCausalLM.from_pretrained(
         file.parent, gguf_file=file.name, dtype=torch.float32, trust_remote_code=False
@@ -77,7 +71,7 @@ def convert(file: Path, folder: Path) -> None:
     # save_pretrained refuses the model that was read, because it still counts as quantized.
     model = LlamaForCausalLM(LlamaConfig(**fields, architectures=["LlamaForCausalLM"]))
     model.load_state_dict(read.state_dict())
-    save(model.to(torch.float32), tokenizer, folder)
+    train.save(model.to(torch.float32), tokenizer, folder)
 
 
 def check_digest(file: Path) -> None:
@@ -102,17 +96,10 @@ def _from_hub() -> Path:
         ) from None
 
 
-if __name__ == "__main__":
-    with one_line_errors():
-        print(f"policy: {find_smollm2(Path(sys.argv[1]) / 'policies', print)}")
-
-
 # ---- cold start ----
 
 _POSITIONS = 512  # positions whose logits are held at once; each position has 49,152
 _LEAST_TOKENS = 200  # mean length of question and solution; no sample of texts has a smaller one
-
-Progress = Callable[[str], None]
 
 
 @dataclass(frozen=True)
@@ -155,11 +142,9 @@ def encode(texts: list[tuple[str, str]], tokenizer: PreTrainedTokenizerFast) -> 
     """Encode conversations in the policy's chat template. Only the solution and the token that ends it are learned."""
     chats = [[{"role": "user", "content": question}] for question, _ in texts]
     prompts = [tokenizer.apply_chat_template(chat, add_generation_prompt=True, tokenize=False) for chat in chats]
-    solutions = tokenizer([solution + tokenizer.eos_token for _, solution in texts], add_special_tokens=False).input_ids
-    return [
-        Example(prompt + solution, [IGNORED] * len(prompt) + solution)
-        for prompt, solution in zip(tokenizer(prompts, add_special_tokens=False).input_ids, solutions, strict=True)
-    ]
+    solutions = [solution + tokenizer.eos_token for _, solution in texts]
+    parts = [[(prompt, False), (solution, True)] for prompt, solution in zip(prompts, solutions, strict=True)]
+    return train.encode(parts, tokenizer)
 
 
 def _train(policy: Path, texts: list[tuple[str, str]], settings: ColdStart, folder: Path, progress: Progress) -> None:
@@ -169,7 +154,7 @@ def _train(policy: Path, texts: list[tuple[str, str]], settings: ColdStart, fold
         policy, dtype=torch.float32, use_safetensors=True, trust_remote_code=False
     )
     rng = random.Random(f"batches/{settings.seed}")
-    batches = make_batches(encode(texts, tokenizer), settings.tokens_per_step, rng)[: settings.steps]
+    batches = train.make_batches(encode(texts, tokenizer), settings.tokens_per_step, rng)[: settings.steps]
     optimizer = torch.optim.AdamW(model.parameters(), lr=settings.learning_rate, weight_decay=0.0)
     schedule = torch.optim.lr_scheduler.LambdaLR(  # linear warm-up, and linear decay to 10 %
         optimizer, lambda step: min(1.0, (step + 1) / settings.warmup_steps) * (1 - 0.9 * step / settings.steps)
@@ -178,7 +163,7 @@ def _train(policy: Path, texts: list[tuple[str, str]], settings: ColdStart, fold
     began = time.perf_counter()
     model.train()
     for step, batch in enumerate(batches, start=1):
-        loss = backward(model, *collate(batch, tokenizer.pad_token_id))
+        loss = backward(model, *train.collate(batch, tokenizer.pad_token_id))
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
         optimizer.zero_grad()
@@ -207,3 +192,8 @@ def backward(model: Any, ids: torch.Tensor, labels: torch.Tensor) -> float:
         total += loss.item()
     hidden.backward(cut.grad)
     return total
+
+
+if __name__ == "__main__":
+    with one_line_errors():
+        print(f"policy: {find_smollm2(Path(sys.argv[1]) / 'policies', print)}")

@@ -259,7 +259,7 @@ def encode(texts: list[list[Part]], tokenizer: PreTrainedTokenizerFast) -> list[
         ]
         for parts in texts
     ]
-    encoded = iter(tokenizer([text for parts in joined for text, _ in parts]).input_ids)
+    encoded = iter(tokenizer([text for parts in joined for text, _ in parts], add_special_tokens=False).input_ids)
     examples = []
     for parts in joined:
         example = Example([], [])

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
-from experiments.policies.problems import SLOTS, Split, distinct, problem_id
+from experiments.policies.problems import SLOTS, Split, apply, distinct, problem_id
 from experiments.policies.solutions import say
 
 LARGEST_NUMBER = 20
@@ -81,15 +81,6 @@ class WordProblem:
     events: tuple[Event, ...]
 
 
-def apply(value: int, sign: str, number: int) -> int:
-    """Return the number of things after an event."""
-    if sign == "+":
-        return value + number
-    if sign == "-":
-        return value - number
-    return value * number if sign == "*" else value // number
-
-
 def make_word_problems(
     count: int, seed: int, mix: Mapping[int, float] = DEFAULT_MIX, split: Split = "warm_start"
 ) -> list[WordProblem]:
@@ -121,9 +112,9 @@ def _draw_problem(num_events: int, rng: random.Random) -> WordProblem:
         sign, number = rng.choice("+++---*/"), rng.randint(1, LARGEST_CHANGE)
         if sign in "*/":
             number = 2
-        if (sign == "/" and value % 2) or not 1 <= apply(value, sign, number) <= LARGEST_NUMBER:
+        if (sign == "/" and value % 2) or not 1 <= apply(value, (sign, number)) <= LARGEST_NUMBER:
             continue
-        value = apply(value, sign, number)
+        value = apply(value, (sign, number))
         events.append((sign, number, rng.choice(EVENTS[sign]).format(k=number)))
     told = " ".join(_say(_TOLD, rng, {**_words(name), "event": event}) for _, _, event in events)
     question = f"{name} has {start} {things}. {told} How many {things} does {name} have in the end?"
@@ -139,7 +130,7 @@ def _pass(problem: WordProblem, rng: random.Random, template: str, words: Mappin
     """Return one line for each event, with its equation."""
     lines, value = [], problem.start
     for sign, number, event in problem.events:
-        result = apply(value, sign, number)
+        result = apply(value, (sign, number))
         equation = f"{value}{sign}{number}={result}"
         line = _say(template, rng, {**words, "event": event, "equation": equation, "result": str(result)})
         lines.append(f"{line} {_say(_ASIDE, rng, words)}" if rng.random() < ASIDES else line)
