@@ -20,14 +20,14 @@ from datasets import Dataset
 
 from das.engine.rollouts.rollout import Rollout, RolloutRequest, evaluation_seed
 from experiments import problem_sets
-from experiments.arm.data import MADE, Prompt, split_rows, tokenized_rows
+from experiments.arm.data import Prompt, split_rows, tokenized_rows
 from experiments.arm.reward import check_judge, make_reward
 from experiments.digests import digest
 from experiments.run.errors import UserError
 from experiments.settings.checked import plain
 from experiments.settings.compose import group_settings
 from experiments.settings.config import RunConfig
-from experiments.settings.groups import DATA, REWARD, DataConfig, RewardConfig
+from experiments.settings.groups import DATA, REWARD, DataConfig, MadeData, ProblemSet, RewardConfig
 from rewards.conversations import ConversationReward
 from rewards.reward import RewardError
 
@@ -41,7 +41,7 @@ def check(config: RunConfig) -> None:
     ks_of(config.eval.k, config.eval.samples, "eval")
     data = held_out_data(config)
     with renamed_keys(EVAL_KEYS):
-        if data.name not in MADE:
+        if isinstance(data, ProblemSet):
             problem_sets.check(data.given)
     check_judge(judge_config(config.reward, data))
 
@@ -75,23 +75,22 @@ def held_out_data(config: RunConfig) -> DataConfig:
     wanted = config.eval
     if wanted.data is not None:
         settings = plain(group_settings("data", wanted.data, "eval.data"))
-        if wanted.path is not None and wanted.data in MADE:
+        if wanted.path is not None and wanted.data in DATA.groups:
             raise UserError(f"eval.path={wanted.path}: problems of eval.data={wanted.data} are made, not read")
         settings |= {"path": wanted.path} if wanted.path is not None else {}
     else:
         settings = config.data.given
         if wanted.path is not None:
             raise UserError(f"eval.path={wanted.path}: also say which set it holds, eval.data=NAME")
-        if config.data.name not in MADE:
+        if not isinstance(config.data, MadeData):
             if not settings["held_out"] or settings["part"] == "eval":
                 raise UserError(
                     f"eval.every={wanted.every}: nothing to evaluate on; hold problems out (data.held_out=0.1 "
                     "data.part=train), or choose another set (eval.data=NAME)"
                 )
             settings["part"] = "eval"
-    data: DataConfig = DATA.made({**settings, "problems": wanted.problems})
-    if data.problems is None and data.name in MADE:
-        raise UserError("eval.problems=null: must be a whole number, because generated problems have no end")
+    with renamed_keys(EVAL_KEYS):
+        data: DataConfig = DATA.made({**settings, "problems": wanted.problems})
     return data
 
 

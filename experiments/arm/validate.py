@@ -13,13 +13,13 @@ from das.trl.lag import ahead_problem
 from das.trl.support import unsupported
 from experiments import problem_sets
 from experiments.arm import evaluation, heads
-from experiments.arm.data import MADE, frequencies
 from experiments.arm.engine import engine_settings
 from experiments.arm.policies import check_mtp, check_policy
 from experiments.arm.reward import check_judge
 from experiments.run.errors import UserError
 from experiments.settings.checked import shown
 from experiments.settings.config import RunConfig
+from experiments.settings.groups import ProblemSet
 from experiments.settings.tasks import TASKS
 
 
@@ -46,7 +46,8 @@ def check(config: RunConfig, in_steps: bool = True) -> None:
         heads.check_head(config)
     elif settings.row.keyed:
         settings.row.speculative(settings)
-    check_data(config)
+    if isinstance(config.data, ProblemSet):
+        problem_sets.check(config.data.given)
     check_cluster(config)
     evaluation.check(config)
 
@@ -75,17 +76,6 @@ def check_drafts(config: RunConfig, settings: EngineSettings) -> None:
         raise UserError(
             f"budget=none: arm {config.arm.name} would draft nothing; choose another budget, or use arm=none"
         )
-
-
-def check_data(config: RunConfig) -> None:
-    """Refuse a data set that does not exist, or settings that cannot choose problems from it. Raises UserError."""
-    data = config.data
-    if data.name in MADE and data.problems is None:
-        raise UserError("data.problems=null: must be a whole number, because generated problems have no end")
-    if data.name in MADE:
-        frequencies(data)
-    else:
-        problem_sets.check(data.given)
 
 
 def check_cluster(config: RunConfig) -> None:

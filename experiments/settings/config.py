@@ -12,6 +12,7 @@ from experiments.run.errors import UserError
 from experiments.settings import groups
 from experiments.settings.checked import Choice, Group, Settings, checked, plain, shown
 from experiments.settings.tasks import TASK, TASKS
+from experiments.settings.trainer import TrainerConfig
 
 _CHOICES = (groups.BUDGET, groups.CLUSTER, groups.DATA, groups.DRAFTER, groups.REWARD, TASK)
 CHOICES: Mapping[str, Choice] = {each.group: each for each in _CHOICES}
@@ -36,7 +37,7 @@ class RunConfig(Group):
     policy: groups.PolicyConfig
     data: Annotated[groups.DataConfig, BeforeValidator(groups.DATA.made)]
     reward: Annotated[groups.RewardConfig, BeforeValidator(groups.REWARD.made)]
-    trainer: groups.TrainerConfig
+    trainer: TrainerConfig
     engine: groups.EngineConfig
     cluster: Annotated[ClusterSettings | None, BeforeValidator(groups.made_cluster)]
     drafter: Annotated[groups.DrafterConfig, BeforeValidator(groups.DRAFTER.made)]

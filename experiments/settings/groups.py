@@ -4,6 +4,7 @@ configs/ has their values, with meaning and source. The library's own settings, 
 the limits of reward=code, have the annotations and checks of their classes. Tasks' settings are in tasks.py.
 """
 
+from collections.abc import Mapping
 from functools import partial
 from typing import Annotated, Any, ClassVar, Literal, Self, get_type_hints
 
@@ -26,9 +27,7 @@ from experiments.settings.checked import (
     Whole,
     arguments_of,
     checked,
-    unknown,
 )
-from experiments.settings.trl import further_arguments, instead
 from rewards.limits import Limits
 
 Count = Annotated[int, Field(ge=1, le=LARGEST)]
@@ -179,18 +178,64 @@ class DataConfig(Named):
     problems: Count | None  # how many problems; None: all of the set
 
 
-class Puzzles(DataConfig):
-    kinds: dict[str, Number]  # kind -> relative frequency
+class MadeData(DataConfig):
+    """Problems that are made here: there is no end of them."""
+
+    problems: Count
+
+    @property
+    def mix(self) -> Mapping[Any, float]:
+        """Kind of a problem, or number of its steps or events -> relative frequency."""
+        raise NotImplementedError
+
+    @model_validator(mode="after")
+    def _some(self) -> Self:
+        if not any(self.mix.values()):
+            raise UserError("data.kinds or data.weights: at least one frequency must be above 0")
+        return self
 
 
-class Programs(DataConfig):
+class Kinds(Group):
+    """Relative frequencies of the kinds of puzzles."""
+
+    pair: Number = 0
+    triple: Number = 0
+    walk: Number = 0
+
+
+class Puzzles(MadeData):
+    kinds: Kinds
+
+    @property
+    def mix(self) -> Mapping[Any, float]:
+        """See MadeData."""
+        return self.kinds.model_dump()
+
+
+class Programs(MadeData):
     chain_steps: list[Annotated[int, Field(ge=2, le=8)]]
     weights: list[Number]  # the relative frequency of each length
 
+    @property
+    def mix(self) -> Mapping[Any, float]:
+        """See MadeData."""
+        return _weighted("chain_steps", self.chain_steps, self.weights)
 
-class Words(DataConfig):
+
+class Words(MadeData):
     events: list[Annotated[int, Field(ge=1, le=10)]]
     weights: list[Number]  # the relative frequency of each number of events
+
+    @property
+    def mix(self) -> Mapping[Any, float]:
+        """See MadeData."""
+        return _weighted("events", self.events, self.weights)
+
+
+def _weighted(name: str, lengths: list[int], weights: list[float]) -> Mapping[int, float]:
+    if len(lengths) != len(weights):
+        raise UserError(f"data.{name} and data.weights must be equally long: a weight for each length of problem")
+    return dict(zip(lengths, weights, strict=True))
 
 
 class Hub(Group):
@@ -260,75 +305,7 @@ class OwnConfig(RewardConfig):
 REWARD = Choice("reward", {"brevity": RewardConfig, "code": CodeConfig, "maths": MathsConfig, "own": OwnConfig})
 
 
-# ---- training and engine ----
-
-
-class StepConfig(Group):
-    """The settings of configs/trainer that TRL does not know; experiments.training.trainer explains them."""
-
-    trim_padding: bool
-    lag: Annotated[int, Field(ge=0, le=8)]  # training steps
-
-
-class TrainerConfig(StepConfig):
-    """The settings of configs/trainer: those that the harness reads or that TRL has from transformers, and further
-    arguments of TRL's GRPOConfig (trl.py). None: TRL's default."""
-
-    model_config = ConfigDict(extra="allow")
-
-    max_steps: Steps
-    per_device_train_batch_size: Size  # responses; DAS: 2,048 over all processes
-    gradient_accumulation_steps: Size = 1
-    steps_per_generation: Size | None = None
-    num_iterations: Size = 1
-    num_generations: Count
-    max_completion_length: Tokens
-    temperature: Temperature
-    learning_rate: Share  # 0: the policy stays as it is
-    lr_scheduler_type: str
-    lr_scheduler_kwargs: Settings | None = None
-    warmup_steps: Number | None = None
-    max_grad_norm: Number
-    optim: str | None = None
-    optim_args: str | None = None
-    weight_decay: Number | None = None
-    adam_beta1: Share | None = None
-    adam_beta2: Share | None = None
-    adam_epsilon: Share | None = None
-    beta: Number
-    loss_type: Literal["grpo", "bnpo", "dr_grpo", "dapo", "luspo", "cispo", "sapo", "vespo"] | None = None
-    gradient_checkpointing_kwargs: Settings | None = None
-    model_init_kwargs: Settings | None = None
-    generation_kwargs: Settings | None = None
-    chat_template_kwargs: Settings
-    vllm_importance_sampling_correction: bool
-    vllm_tensor_parallel_size: Size = 1
-
-    @model_validator(mode="after")
-    def _taken(self) -> Self:
-        further, given = further_arguments, self.model_extra or {}
-        for name in given:
-            if name not in further().model_fields:
-                known = [*further().model_fields, *type(self).model_fields]
-                raise UserError(f"trainer.{name}: {instead(name) or unknown(f'trainer.{name}', known, 'trainer')}")
-        if given:
-            checked(further(), given, "trainer")
-        return self
-
-    @property
-    def arguments(self) -> Settings:
-        """The arguments of GRPOConfig."""
-        return {key: value for key, value in self.given.items() if key not in StepConfig.model_fields}
-
-    @property
-    def of_steps(self) -> Settings:
-        """The settings that TRL does not know: arguments of the harness's trainer."""
-        return self.model_dump(include=set(StepConfig.model_fields))
-
-    @property
-    def steps_of_generation(self) -> int:
-        """How many backward passes train on responses that were generated together."""
-        return (self.steps_per_generation or self.gradient_accumulation_steps) * self.num_iterations
+# ---- engine, and what goes beside a training ----
 
 
 class EngineConfig(Group):

@@ -14,7 +14,7 @@ import numpy as np
 from analysis.figures import evaluate_figure
 from das.engine.rollouts.rollout import Rollout
 from das.general import stages
-from experiments.arm.data import MADE, split_rows
+from experiments.arm.data import split_rows
 from experiments.arm.engine import engine_settings, prepare_process
 from experiments.arm.evaluation import (
     Evaluation,
@@ -33,6 +33,7 @@ from experiments.run.progress import Progress, quiet_into
 from experiments.run.run_folder import RunFolder, rollout_row
 from experiments.settings.compose import Composed
 from experiments.settings.config import RunConfig
+from experiments.settings.groups import MadeData
 from experiments.training.engines import build_in_process
 
 GENERATED_PROBLEMS = 128  # number of problems if no setting says how many
@@ -108,7 +109,7 @@ def run(config: RunConfig, composed: Composed, folder: str) -> None:
 def _with_set(config: RunConfig) -> tuple[RunConfig, str]:
     """Return the config with this task's number of problems, and with the reward that fits the set of problems; and the
     key with which the user sets that number."""
-    made, problems = config.data.name in MADE, config.task.problems
+    made, problems = isinstance(config.data, MadeData), config.task.problems
     key = "task.problems" if made or problems is not None else "data.problems"
     if problems is None:
         problems = GENERATED_PROBLEMS if made else config.data.problems

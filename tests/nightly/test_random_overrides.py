@@ -17,7 +17,7 @@ from experiments.settings import compose
 from experiments.settings.checked import leaves
 from experiments.settings.config import run_config
 from experiments.settings.groups import TrainerConfig
-from experiments.settings.trl import further_arguments
+from experiments.settings.trainer import further_arguments
 
 BASES = (
     ["task=train"],

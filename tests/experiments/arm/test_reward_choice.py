@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from composed import composed_run
 
-from experiments.arm.data import dataset, frequencies
+from experiments.arm.data import dataset
 from experiments.arm.reward import make_reward
 from experiments.arm.validate import check_reward
 from experiments.policies.problems import make_problems
@@ -17,7 +17,7 @@ def test_programs_are_rewarded() -> None:
     config = composed_run("data=programs", "reward=code", "reward.parallel=1")
     check_reward(config)
     rows = dataset(config, "")
-    problems = make_problems("programs", len(rows), config.seed, frequencies(config.data), "training")
+    problems = make_problems("programs", len(rows), config.seed, config.data.mix, "training")
     assert [problem.answer for problem in problems] == list(rows["tests"])
     answers = [solution(problem, random.Random(0), MANNERS["programs"]) for problem in problems]
     completions = [[{"role": "assistant", "content": answer}] for answer in [*answers, "def f(x): return x"]]

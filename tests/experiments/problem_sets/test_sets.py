@@ -8,10 +8,10 @@ import pytest
 from composed import composed
 from published import ROWS, SOLUTIONS
 
-from experiments.arm.data import MADE
 from experiments.problem_sets import problems_of
 from experiments.run.errors import CONFIGS, UserError
 from experiments.settings.checked import plain
+from experiments.settings.groups import DATA
 from rewards.code import CodeReward
 
 
@@ -21,7 +21,7 @@ def config_of(name: str, *overrides: str) -> dict[str, Any]:
 
 
 def test_every_set_is_tested() -> None:
-    assert {path.stem for path in (CONFIGS / "data").glob("*.yaml")} - set(MADE) == set(ROWS)
+    assert {path.stem for path in (CONFIGS / "data").glob("*.yaml")} - set(DATA.groups) == set(ROWS)
 
 
 @pytest.mark.parametrize("name", ROWS)

@@ -4,10 +4,10 @@ import pytest
 from composed import composed_run
 from hydra import compose, initialize_config_dir
 
-from experiments.arm.data import MADE, frequencies
 from experiments.arm.engine import engine_settings
 from experiments.arm.reward import make_reward
 from experiments.run.errors import CONFIGS
+from experiments.settings.groups import MadeData
 
 CHOICES = [f"{path.parent.name}={path.stem}" for path in sorted(CONFIGS.glob("*/*.yaml"))]
 
@@ -35,8 +35,8 @@ FURTHER = [
 def test_choice_composes(choice: str) -> None:
     config = composed_run(*choice.split(), *NEEDED.get(choice, ()))
     assert engine_settings(config, "somewhere").model == "somewhere"
-    if config.data.name in MADE:
-        assert frequencies(config.data)
+    if isinstance(config.data, MadeData):
+        assert config.data.mix
     assert callable(make_reward(config.reward))
 
 
