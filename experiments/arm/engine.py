@@ -6,7 +6,7 @@ from das.budget.lengths import LongestFirst
 from das.drafter.saved import read_history
 from das.engine.install import install
 from das.engine.settings import EngineSettings
-from experiments.arm.policies import check_history, draft_model_directory
+from experiments.arm.models import check_history, draft_model_directory
 from experiments.run.environment import set_environment
 from experiments.run.errors import UserError, reading
 from experiments.run.run_folder import own_file

@@ -22,8 +22,7 @@ from experiments.arm import resume
 from experiments.arm.data import by_problem, check_vocabulary, dataset, is_recorded
 from experiments.arm.engine import engine_settings, make_schedule, prepare_process, without_distributions
 from experiments.arm.evaluation import TrainingEvaluation, held_out
-from experiments.arm.heads import online_head, with_head
-from experiments.arm.policies import policy_directory
+from experiments.arm.models import online_head, policy_directory, with_head
 from experiments.arm.reward import make_reward
 from experiments.arm.tracking import Tracker
 from experiments.digests import weights_digest
@@ -151,7 +150,8 @@ def checkpoints(config: RunConfig, run: ArmRun, model: Any, rows: Any) -> "Check
 
     # All ranks have read the same files, so one of them computes the digest.
     policy_digest = ranks.gather(weights_digest(model) if ranks.is_main() else "")[0]
-    started_from = {"policy": policy_digest, "data": text_digest(json.dumps(rows.to_list()))}
+    data_digest = hashlib.sha256(json.dumps(rows.to_list()).encode()).hexdigest()[:16]
+    started_from = {"policy": policy_digest, "data": data_digest}
     return Checkpoints(
         run.folder / resume.CHECKPOINTS, config.checkpoint.keep, {**resume.identity(config), **started_from}
     )
@@ -188,7 +188,7 @@ def build_trainer(run: ArmRun, **parts: Any) -> "SpeculativeGRPOTrainer":
     from transformers import AutoTokenizer, PrinterCallback
 
     from experiments.training.engines import Recording
-    from experiments.training.train_once import GiveWeights, RolloutTrainer, TakeWeights, WeightsFile
+    from experiments.training.train_once import GiveWeights, RolloutTrainer, TakeWeights
     from experiments.training.trainer import SpeculativeGRPOTrainer
 
     config = run.config
@@ -211,8 +211,7 @@ def build_trainer(run: ArmRun, **parts: Any) -> "SpeculativeGRPOTrainer":
         **parts,
     )
     if run.weights is not None:
-        file = WeightsFile(run.weights)
-        trainer.add_callback(GiveWeights(file, run.barrier) if run.trains else TakeWeights(file))
+        trainer.add_callback(GiveWeights(run.weights, run.barrier) if run.trains else TakeWeights(run.weights))
     trainer.remove_callback(PrinterCallback)  # rows go to metrics.jsonl and the progress line
     return trainer
 
@@ -279,8 +278,3 @@ def check_drafted(config: RunConfig, folder: Path) -> None:
             f"arm {config.arm.name} drafted nothing in {config.trainer.max_steps} steps: speculation was silently off; "
             "check drafter.min_prob, drafter.window and the budget"
         )
-
-
-def text_digest(text: str) -> str:
-    """The first 16 hexadecimal digits of a text's SHA-256."""
-    return hashlib.sha256(text.encode()).hexdigest()[:16]

@@ -12,13 +12,13 @@ from das.general.errors import ClusterError
 from das.trl.lag import ahead_problem
 from das.trl.support import unsupported
 from experiments import problem_sets
-from experiments.arm import evaluation, heads
+from experiments.arm import evaluation
 from experiments.arm.engine import engine_settings
-from experiments.arm.policies import check_mtp, check_policy
+from experiments.arm.models import check_head, check_mtp, check_policy
 from experiments.arm.reward import check_judge
 from experiments.run.errors import UserError
 from experiments.settings.checked import shown
-from experiments.settings.config import RunConfig
+from experiments.settings.config import RunConfig, ahead_of
 from experiments.settings.groups import ProblemSet
 from experiments.settings.tasks import TASKS
 
@@ -43,7 +43,7 @@ def check(config: RunConfig, in_steps: bool = True) -> None:
     settings = engine_settings(config, str(config.policy.path))
     check_drafts(config, settings)
     if settings.row.model == "head":
-        heads.check_head(config)
+        check_head(config)
     elif settings.row.keyed:
         settings.row.speculative(settings)
     if isinstance(config.data, ProblemSet):
@@ -136,9 +136,10 @@ def check_checkpoints(config: RunConfig) -> None:
 
 def check_rollouts(config: RunConfig) -> None:
     """Refuse rollouts ahead that this training cannot have. Raises UserError."""
-    trainer, engine = config.trainer, config.engine
-    for key, value in {"trainer.lag": trainer.lag, "engine.own_process": engine.own_process}.items():
-        problem = ahead_problem(trainer.lag, trainer.arguments, tools=False, processes=engine.processes)
+    problem = ahead_problem(
+        config.trainer.lag, config.trainer.arguments, tools=False, processes=config.engine.processes
+    )
+    for key, value in ahead_of(config).items():
         if value and problem:
             raise UserError(f"{key}={shown(value)}: {problem}")
 

@@ -20,7 +20,7 @@ from das.drafter import Draft, Drafter
 from das.engine.settings import find_method
 from experiments.arm.data import tokenized
 from experiments.arm.engine import engine_settings, prepare_process
-from experiments.arm.policies import policy_directory
+from experiments.arm.models import policy_directory
 from experiments.arm.validate import check
 from experiments.run.errors import RunFailed, UserError
 from experiments.run.progress import Progress, quiet_into

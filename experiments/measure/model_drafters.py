@@ -28,8 +28,7 @@ from das.models.coupled import OF_HEADS, OF_MODELS
 from das.models.quantized import GROUPS, to_4_bits, to_8_bits
 from das.verify.noise import keyed_argmax
 from experiments.arm.data import dataset, tokenized_rows
-from experiments.arm.heads import with_head
-from experiments.arm.policies import draft_model_directory, policy_directory
+from experiments.arm.models import draft_model_directory, policy_directory, with_head
 from experiments.arm.validate import check
 from experiments.run.environment import set_environment
 from experiments.run.errors import UserError

@@ -5,7 +5,6 @@ configs/task/NAME.yaml says what the task does, at its top, and what its setting
 docs/reference.md and the error for an unknown task are made from TASKS.
 """
 
-import io
 from collections.abc import Callable
 from dataclasses import dataclass
 from importlib import import_module
@@ -183,21 +182,9 @@ RESUMED = [task.name for task in TASKS.values() if task.trains and task.rolls_ou
 
 def usage() -> str:
     """Return the text that `python run.py --help` prints."""
-    from rich.console import Console
-    from rich.table import Table
-
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    table.add_column("task")
-    table.add_column("what it does")
-    for task in TASKS.values():
-        table.add_row(task.name, task.help)
-    text = io.StringIO()
-    width = Console().width if Console().is_terminal else 120
-    terminal = Console(file=text, width=width, highlight=False, markup=False)
-    terminal.print("usage: python run.py [task=NAME] [KEY=VALUE ...]    (task=compare if none is named)\n")
-    terminal.print(table)
-    terminal.print(
-        "\nconfigs/ lists every KEY with its unit or source. docs/reference.md has examples.\n"
+    tasks = "\n".join(f"  {task.name:<22s}{task.help}" for task in TASKS.values())
+    return (
+        f"usage: {COMMAND}[task=NAME] [KEY=VALUE ...]    (task=compare if none is named)\n\ntasks:\n{tasks}\n\n"
+        "configs/ lists every KEY with its unit or source. docs/reference.md has examples.\n"
         "`python run.py task=NAME --cfg job` prints a task's config; `python run.py --hydra-help` prints Hydra's flags."
     )
-    return text.getvalue().rstrip()

@@ -26,7 +26,7 @@ from experiments.arm.evaluation import (
     mean_pass_at_k,
     renamed_keys,
 )
-from experiments.arm.policies import policy_directory
+from experiments.arm.models import policy_directory
 from experiments.arm.reward import make_reward
 from experiments.arm.validate import check
 from experiments.run.progress import Progress, quiet_into

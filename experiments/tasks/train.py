@@ -25,7 +25,7 @@ from experiments.arm import resume
 from experiments.arm.data import Prompt, dataset, tokenized_rows
 from experiments.arm.engine import engine_settings, make_schedule, prepare_process
 from experiments.arm.failures import one_line_failure
-from experiments.arm.policies import policy_directory
+from experiments.arm.models import policy_directory
 from experiments.arm.train_arm import ArmRun, make_parts, train_arm
 from experiments.arm.validate import check, check_processes
 from experiments.run import environment

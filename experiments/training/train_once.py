@@ -18,59 +18,55 @@ from experiments.run.progress import Barrier
 from experiments.training.trainer import SpeculativeGRPOTrainer
 
 
-class WeightsFile:
-    """The file that holds the first arm's weights after its newest step, for the other arms."""
+def write_weights(path: Path, model: torch.nn.Module, step: int) -> None:
+    """Write the weights of `model` after `step` into a new file, because models use the old one as their memory."""
+    new = path.with_suffix(".new")
+    save_model(model, str(new), {"step": str(step), "digest": weights_digest(model)})
+    os.replace(new, path)
 
-    def __init__(self, path: Path):
-        self.path = path
 
-    def write(self, model: torch.nn.Module, step: int) -> None:
-        """Write the weights of `model` after `step` into a new file, because models use the old one as their memory."""
-        new = self.path.with_suffix(".new")
-        save_model(model, str(new), {"step": str(step), "digest": weights_digest(model)})
-        os.replace(new, self.path)
+def load_weights(path: Path, model: torch.nn.Module, step: int) -> None:
+    """Give `model` the weights after `step`, bit for bit. The file becomes their memory, which all arms share.
 
-    def load(self, model: torch.nn.Module, step: int) -> None:
-        """Give `model` the weights after `step`, bit for bit. The file becomes their memory, which all arms share.
-
-        Raises RunFailed if the file cannot be read, or if the model now has other weights than the first arm after
-        that step.
-        """
-        try:
-            with safe_open(self.path, "pt") as file:
-                written = file.metadata()
-            parameters = model.state_dict(keep_vars=True)
-            for name, tensor in load_file(self.path).items():
-                parameters[name].data = tensor
-        except (OSError, SafetensorError) as error:
-            raise RunFailed(f"the first arm's weights of step {step} cannot be read: {error}") from error
-        if (written["step"], written["digest"]) != (str(step), weights_digest(model)):
-            raise RunFailed(f"{self.path} does not hold the first arm's weights of step {step}, as it wrote them")
+    Raises RunFailed if the file cannot be read, or if the model now has other weights than the first arm after that
+    step.
+    """
+    try:
+        with safe_open(path, "pt") as file:
+            written = file.metadata()
+        parameters = model.state_dict(keep_vars=True)
+        for name, tensor in load_file(path).items():
+            parameters[name].data = tensor
+    except (OSError, SafetensorError) as error:
+        raise RunFailed(f"the first arm's weights of step {step} cannot be read: {error}") from error
+    if (written["step"], written["digest"]) != (str(step), weights_digest(model)):
+        raise RunFailed(f"{path} does not hold the first arm's weights of step {step}, as it wrote them")
 
 
 class GiveWeights(TrainerCallback):
-    """In the first arm: writes the weights after each step. The time for this is not part of the arm's own time."""
+    """In the first arm: writes its weights into a file after each step. The time for this is not part of the arm's own
+    time."""
 
-    def __init__(self, file: WeightsFile, barrier: Barrier):
-        self.file = file
+    def __init__(self, path: Path, barrier: Barrier):
+        self.path = path
         self.barrier = barrier
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Write the weights. The optimizer has just stepped."""
         start = time.perf_counter()
-        self.file.write(kwargs["model"], state.global_step)
+        write_weights(self.path, kwargs["model"], state.global_step)
         self.barrier.waited_s += time.perf_counter() - start
 
 
 class TakeWeights(TrainerCallback):
     """In any other arm: loads the first arm's weights after each step."""
 
-    def __init__(self, file: WeightsFile):
-        self.file = file
+    def __init__(self, path: Path):
+        self.path = path
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Load the weights. The first arm has written them, because it trains before the other arms go on."""
-        self.file.load(kwargs["model"], state.global_step)
+        load_weights(self.path, kwargs["model"], state.global_step)
 
 
 class RolloutTrainer(SpeculativeGRPOTrainer):

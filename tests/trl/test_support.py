@@ -13,7 +13,7 @@ from composed import composed_arm
 from das.general.errors import EngineError
 from das.trl.generation import SpeculativeGeneration
 from das.trl.support import unsupported
-from experiments.arm.policies import check_policy
+from experiments.arm.models import check_policy
 from experiments.arm.validate import check_processes
 from experiments.run.errors import UserError
 

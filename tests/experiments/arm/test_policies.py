@@ -4,7 +4,7 @@ import pytest
 from composed import composed_run
 
 from experiments.arm.engine import engine_settings
-from experiments.arm.policies import draft_model_directory, policy_directory
+from experiments.arm.models import draft_model_directory, policy_directory
 from experiments.policies import SHIPPED
 
 
