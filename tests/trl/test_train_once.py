@@ -16,7 +16,7 @@ from analysis.evaluations import evaluations
 from experiments.arm.resume import CHECKPOINTS
 from experiments.run.errors import RunFailed
 from experiments.training import checkpoint
-from experiments.training.train_once import WeightsFile
+from experiments.training.train_once import load_weights, write_weights
 
 pytestmark = pytest.mark.slow
 
@@ -139,14 +139,14 @@ def test_rollouts_ahead(repetitive_policy: str, tmp_path: Path) -> None:
 
 
 def test_other_weights_than_the_first_arms_stop_a_run(tmp_path: Path) -> None:
-    written = WeightsFile(tmp_path / "written")
-    written.write(torch.nn.Linear(3, 2), 1)
-    written.load(torch.nn.Linear(3, 2), 1)
+    written = tmp_path / "written"
+    write_weights(written, torch.nn.Linear(3, 2), 1)
+    load_weights(written, torch.nn.Linear(3, 2), 1)
     with pytest.raises(RunFailed, match="does not hold the first arm's weights of step 2, as it wrote them"):
-        written.load(torch.nn.Linear(3, 2), 2)
-    data = written.path.read_bytes()
+        load_weights(written, torch.nn.Linear(3, 2), 2)
+    data = written.read_bytes()
     damages = (data[:-1] + bytes([data[-1] ^ 1]), "does not hold"), (data[: len(data) // 2], "cannot be read")
     for number, (damaged, words) in enumerate(damages):
         (tmp_path / str(number)).write_bytes(damaged)
         with pytest.raises(RunFailed, match=words):
-            WeightsFile(tmp_path / str(number)).load(torch.nn.Linear(3, 2), 1)
+            load_weights(tmp_path / str(number), torch.nn.Linear(3, 2), 1)
