@@ -34,8 +34,8 @@ static uint32_t pairs_before(const uint8_t *heads, uint32_t n) {
 
 static uint32_t pair_room(uint32_t n) { return (n + PAIRS_GROW - 1) / PAIRS_GROW * PAIRS_GROW; }
 
-/* Remembers the distribution of a block's i-th token. pairs: [PAIRS], or NULL if it is unknown. Returns by how
- * many pairs the block's memory grew, or a negative number if there is no memory. */
+/* Remembers the distribution of a block's i-th token. pairs: [PAIRS], or NULL if it is unknown. Returns 0, or a negative
+ * number if there is no memory. */
 static int remember(uint8_t *heads, uint32_t **block, uint32_t i, int32_t tok, const uint32_t *pairs) {
     uint32_t others[PAIRS], level = UNLISTED, n = 0;
     heads[i] = UNKNOWN;
@@ -45,15 +45,15 @@ static int remember(uint8_t *heads, uint32_t **block, uint32_t i, int32_t tok, c
         if (token_of(pairs[k]) == tok) level = level_of(pairs[k]);
         else others[n++] = pairs[k];
     }
-    uint32_t before = pairs_before(heads, i), room = pair_room(before), grown = pair_room(before + n);
-    if (grown > room) {
-        uint32_t *p = realloc((*block), sizeof *p * grown);
+    uint32_t before = pairs_before(heads, i), room = pair_room(before + n);
+    if (room > pair_room(before)) {
+        uint32_t *p = realloc((*block), sizeof *p * room);
         if (!p) return -1;
         (*block) = p;
     }
     for (uint32_t k = 0; k < n; k++) (*block)[before + k] = others[k];
     heads[i] = (uint8_t)(n << 5 | level);
-    return (int)(grown - room);
+    return 0;
 }
 
 /* Writes the distribution of a block's i-th token to pairs [PAIRS], this token first. Returns the number of pairs; 0 if

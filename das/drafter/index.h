@@ -45,7 +45,6 @@ typedef struct {
     Block *blocks;                   /* [position / BLOCK] */
     uint8_t *heads;                  /* [position]: head of the token's distribution; NULL unless they are remembered */
     uint32_t **pairs;                /* [position / BLOCK]: the pairs of its positions, one after the other */
-    uint64_t pair_room;              /* number of pairs for which all blocks have room */
     uint32_t n_blocks, cap_blocks, free_block;
     Table tables[N_ORDERS];
     Key key;
@@ -274,11 +273,7 @@ static int append(Index *x, int32_t seq, const int32_t *toks, const uint32_t *pa
         if (q->len % BLOCK == 0 && block_new(x, s, seq) == NONE) return NO_MEMORY;
         uint32_t pos = q->last * BLOCK + q->len % BLOCK, h[N_ORDERS];
         s->toks[pos] = toks[i];
-        if (x->remembers) {
-            int grown = remember_at(s, pos, pairs ? pairs + i * PAIRS : NULL);
-            if (grown < 0) return NO_MEMORY;
-            s->pair_room += (uint64_t)grown;
-        }
+        if (x->remembers && remember_at(s, pos, pairs ? pairs + i * PAIRS : NULL)) return NO_MEMORY;
         s->links[pos] = (Links){{NONE, NONE, NONE}};
         hashes(s, context + available, available, h);
         for (int o = first_order; o < N_ORDERS && ORDERS[o] <= available; o++) {
@@ -298,15 +293,6 @@ static int append(Index *x, int32_t seq, const int32_t *toks, const uint32_t *pa
         s->alive++;
     }
     return 0;
-}
-
-/* Frees the pairs of a block. */
-static void block_forget(Store *s, uint32_t b) {
-    uint32_t n = 0;
-    for (uint32_t pos = b * BLOCK; pos < (b + 1) * BLOCK && s->toks[pos] != NO_TOKEN; pos++) n += num_others(s->heads[pos]);
-    s->pair_room -= pair_room(n);
-    free(s->pairs[b]);
-    s->pairs[b] = NULL;
 }
 
 /* Unlinks all dead positions, keeps the order of the live ones, and frees dead sequences with their blocks. */
@@ -332,7 +318,7 @@ static int sweep(Index *x, Store *s) {
         if (id < 0 || x->seqs[id].state != DEAD || x->seqs[id].first != b) continue;
         for (uint32_t y = b, after; y != NONE; y = after) {
             after = s->blocks[y].next;
-            if (x->remembers) block_forget(s, y);
+            if (x->remembers) { free(s->pairs[y]); s->pairs[y] = NULL; }
             s->blocks[y] = (Block){.seq = -1, .prev = NONE, .next = s->free_block};
             s->free_block = y;
         }
