@@ -19,7 +19,7 @@ from trl.generation.vllm_client import VLLMClient
 from das.engine.patches.weights import WEIGHT_TRANSFER
 from das.general.errors import EngineError
 from das.trl.engines import server_client
-from das.trl.engines.server_client import ServerClient, warn_if_exposed
+from das.trl.engines.server_client import ServerClient
 from das.weights import gloo_transfer as weight_transfer
 
 # As docs/trl.md starts it, for the sizes of rank_run.py.
@@ -163,30 +163,6 @@ def test_requests_that_change_the_server_are_sent_once() -> None:
                 client._post(f"{client.base_url}/{path}", json={})
         http.shutdown()
     assert posted == [f"/{path}" for path in server_client.ONCE]
-
-
-@pytest.mark.parametrize(("url", "open_to_others", "warned"), [
-    ("http://127.0.0.1:8000", False, False),
-    ("http://0.0.0.0:8000", False, False),  # TRL's default; a client reaches its own machine by it
-    ("http://127.0.0.1:8000", True, True),
-    ("http://192.0.2.7:8000", False, True),
-])  # fmt: skip
-def test_a_server_that_others_can_reach_is_warned_of(
-    url: str, open_to_others: bool, warned: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def connect(address: tuple[str, int], timeout: float) -> Any:
-        assert address == ("192.0.2.1", 8000)
-        if not open_to_others:
-            raise ConnectionRefusedError
-        return SimpleNamespace(close=lambda: None)
-
-    monkeypatch.setattr(server_client, "get_ip", lambda: "192.0.2.1")
-    monkeypatch.setattr(server_client.socket, "create_connection", connect)
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        warn_if_exposed(url)
-    assert len(caught) == warned
-    assert all("--host 127.0.0.1" in str(one.message) for one in caught)
 
 
 def test_a_server_that_is_not_there_is_named_at_once() -> None:

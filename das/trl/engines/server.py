@@ -16,7 +16,7 @@ from das.general.errors import EngineError
 from das.trl.determinism import algorithms_of_the_engine
 from das.trl.engines import NewWeights, SeenByTRL
 from das.trl.engines.in_process import DasEngine
-from das.trl.engines.server_client import Completion, ServerClient, warn_if_exposed
+from das.trl.engines.server_client import Completion, ServerClient
 from das.weights.agreement import Policy
 from das.weights.weight_check import fingerprint, problem_of
 
@@ -42,7 +42,6 @@ class ServerEngine(DasEngine):
             client = ServerClient(
                 base_url=url, group_port=generation.group_port, connection_timeout=generation.server_timeout
             )
-            warn_if_exposed(url)
             client.require_das(method)
             client.collective_rpc("das_meet_trainer")
             policy = Policy(*client.collective_rpc("das_policy")[0])

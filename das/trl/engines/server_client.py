@@ -229,20 +229,6 @@ def server_command(method: str) -> str:
     return f"VLLM_SERVER_DEV_MODE=1 {serve} POLICY {drafts} {transfer}"
 
 
-def warn_if_exposed(base_url: str) -> None:
-    """Warn if other machines can reach a server that runs any method on demand (VLLM_SERVER_DEV_MODE=1)."""
-    address = urlparse(base_url)
-    host, port = address.hostname or "", address.port or 80
-    if _is_loopback(host) and not _reachable(get_ip(), port):
-        return
-    warnings.warn(
-        f"the server at {base_url} can be reached from other machines, and VLLM_SERVER_DEV_MODE=1 lets anyone who "
-        "reaches it load weights and call its workers: start it with --host 127.0.0.1, or close the port to others",
-        RuntimeWarning,
-        stacklevel=2,
-    )
-
-
 def listen(address: str, port: int) -> socket.socket:
     """Returns a socket at `port`, or at any free port if that one is taken."""
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
@@ -261,16 +247,6 @@ def _is_loopback(host: str) -> bool:
     except ValueError:
         return host == "localhost"
     return address.is_loopback or address.is_unspecified
-
-
-def _reachable(address: str, port: int) -> bool:
-    if _is_loopback(address):  # the machine has no other
-        return False
-    try:
-        socket.create_connection((address, port), timeout=1).close()
-    except OSError:
-        return False
-    return True
 
 
 def _on_cpu(device: torch.device | str | int) -> bool:
