@@ -5,7 +5,6 @@ that they call `das.speculate()` when TRL's trainers are imported, and their eng
 builds its engines by its configuration, so its command gets das's engine arguments as overrides.
 """
 
-import inspect
 import json
 import os
 import shutil
@@ -13,7 +12,6 @@ import signal
 import subprocess
 import sys
 import tempfile
-import time
 from argparse import REMAINDER, ArgumentParser, Namespace
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -21,8 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from das.cluster.connection import ClusterSettings
-from das.commands import start
-from das.commands.start.sitecustomize import OPTIONS
+from das.commands.start import sitecustomize
 from das.engine.rollouts.totals import FOLDER, line, read_totals
 from das.engine.versions import installed
 from das.general.side_output import side_output
@@ -32,7 +29,6 @@ SINGLE = ("lag", "exact")  # those that are not
 VERL = "verl.trainer.main_ppo"
 VERL_ROLLOUT = "actor_rollout_ref.rollout"
 VERL_ENGINE = f"{VERL_ROLLOUT}.engine_kwargs.vllm"
-GRACE_S = 2.0  # seconds for processes that end just after the command
 ISOLATED = "-I, -E and -S hide das from Python: leave them out"
 
 
@@ -55,9 +51,8 @@ def options(method: str, settings: Sequence[str]) -> dict[str, Any]:
     Raises ValueError, TypeError or EngineError with a one-line message if they are impossible.
     """
     # These need numpy, and `python -m das doctor` says in one line that it is missing.
-    from das.budget import checked_budget
-    from das.drafter import DEFAULT_UNIT, check_drafter, check_unit
-    from das.engine.settings import EngineSettings, check_exact, find_method
+    from das.drafter import DEFAULT_UNIT, check_unit
+    from das.engine.settings import EngineSettings, find_method
     from das.trl.lag import check_lag
 
     found: dict[str, Any] = {"method": method}
@@ -78,15 +73,12 @@ def options(method: str, settings: Sequence[str]) -> dict[str, Any]:
             found.setdefault(group, {})[key] = value
     if not find_method(method).keyed:
         raise ValueError(f"--method {method} is vLLM as it comes: run the command without das")
-    if "budget" in found:
-        checked_budget(found["budget"])
-    drafter = dict(found.get("drafter", {}))
+    of_engine = {name: value for name, value in found.items() if name in ("drafter", "budget", "exact")}
+    drafter = of_engine["drafter"] = dict(found.get("drafter", {}))
     check_unit(drafter.pop("unit", DEFAULT_UNIT))
-    check_drafter(drafter)
     ClusterSettings(**found.get("cluster", {}))
-    check_exact(found.get("exact"))
     check_lag(found.get("lag"))
-    EngineSettings(**{"model": "", "method": method, **found.get("engine", {})})
+    EngineSettings(**{"model": "", "method": method, **of_engine, **found.get("engine", {})})
     return found
 
 
@@ -135,10 +127,10 @@ def _hydra(value: Any) -> str:
 def environment(exact: str | None) -> dict[str, str]:
     """Returns the environment variables of verl's engines; for TRL das.speculate() sets them. exact: see
     EngineSettings."""
-    variables = {"VLLM_NO_USAGE_STATS": "1"}
-    if exact == "bits" and installed("vllm"):  # the CUDA build: its own kernels give a row other bits in other batches
-        variables |= {"VLLM_BATCH_INVARIANT": "1", "TRITON_F32_DEFAULT": "ieee"}  # as in das.install()
-    return variables
+    from das.engine.environment import INVARIANT  # imports torch, which takes seconds
+
+    # The CUDA build: its own kernels give a row other bits in other batches.
+    return {"VLLM_NO_USAGE_STATS": "1"} | (INVARIANT if exact == "bits" and installed("vllm") else {})
 
 
 def run(arguments: Namespace) -> int:
@@ -150,8 +142,8 @@ def run(arguments: Namespace) -> int:
     except (ValueError, TypeError, RuntimeError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
-    path = [str(Path(inspect.getfile(start)).parent), *filter(None, [os.environ.get("PYTHONPATH")])]
-    variables = {OPTIONS: json.dumps(chosen), "PYTHONPATH": os.pathsep.join(path)}
+    path = [str(Path(sitecustomize.__file__).parent), *filter(None, [os.environ.get("PYTHONPATH")])]
+    variables = {sitecustomize.OPTIONS: json.dumps(chosen), "PYTHONPATH": os.pathsep.join(path)}
     folder = None
     with side_output("the folder for the sum at the end (TMPDIR)", _say):
         variables[FOLDER] = folder = tempfile.mkdtemp(prefix="das_run_")
@@ -168,8 +160,7 @@ def run(arguments: Namespace) -> int:
     code = process.wait()
     if folder is not None:
         with side_output("the sum of all rollouts", _say):
-            going_on, totals = left_behind(folder), read_totals(Path(folder))
-            _say(summary(totals, VERL in command, going_on))
+            _say(summary(read_totals(Path(folder)), VERL in command))
         shutil.rmtree(folder, ignore_errors=True)
     return code if code >= 0 else 128 - code
 
@@ -179,40 +170,14 @@ def _say(line: str) -> None:
         print(line if line.startswith("das: ") else f"das: {line}", file=sys.stderr, flush=True)
 
 
-def left_behind(folder: str) -> list[int]:
-    """Returns the processes of a command that has ended that go on, by their ids, as far as /proc tells.
-
-    folder: of the run; all its processes have it in their environment. Those that end within GRACE_S do not count.
-    A program that is just being started has no environment yet, so one look that finds nothing does not count either.
-    """
-    mark, until = f"{FOLDER}={folder}".encode(), time.monotonic() + GRACE_S
-    found: list[int] | None = None
-    while True:
-        before, found = found, []
-        for path in Path("/proc").glob("[0-9]*/environ"):
-            with suppress(OSError):  # it has ended, or is of another user
-                if mark in path.read_bytes().split(b"\0"):
-                    found.append(int(path.parent.name))
-        if found == before == [] or time.monotonic() > until:
-            return sorted(found)
-        time.sleep(0.1)
-
-
-def summary(totals: Mapping[str, int], verl: bool = False, going_on: Sequence[int] = ()) -> str:
+def summary(totals: Mapping[str, int], verl: bool = False) -> str:
     """Returns one line about all rollouts of a run: what was accepted and saved, or why nothing. totals: of
-    `read_totals`. going_on: processes of the command that have not ended."""
-    if going_on:
-        so_far = line(totals).removeprefix("das: ") if totals["rollouts"] else "no rollout has ended so far"
-        return (
-            f"das: the command has ended, but processes of it go on ({', '.join(map(str, going_on))}), and what they "
-            f"save from now on is in no sum: {so_far}; put das run itself into the background (nohup python -m das run "
-            "-- ... &)"
-        )
+    `read_totals`. What processes save that go on in the background is in no sum."""
     if totals["rollouts"]:
         return line(totals)
     if verl:
         return "das: no rollout of verl ended here; with a Ray that ran before, its workers did not inherit das"
     return (
-        "das: no engine rolled out with das; it needs a trainer of TRL with use_vllm=True (docs/trl.md), or "
-        f"python -m {VERL} as the command itself"
+        "das: no engine rolled out with das until the command ended; it needs a trainer of TRL with use_vllm=True "
+        f"(docs/trl.md), or python -m {VERL} as the command itself"
     )
