@@ -13,6 +13,7 @@ import re
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import cache, partial
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
@@ -125,30 +126,23 @@ IN_LOGS = {  # logger -> texts
 BAR_S = 10.0  # seconds that transformers may load or save before it draws a bar
 
 
-class _Known(logging.Filter):
-    """Drops records whose text begins with a known one."""
-
-    def __init__(self, texts: tuple[str, ...]):
-        super().__init__()
-        self._texts = texts
-
-    def filter(self, record: logging.LogRecord) -> bool:
-        return not record.getMessage().startswith(self._texts)
-
-
+@cache
 def silence_known() -> None:
     """Silence them in this process. A second call changes nothing. TRL warns when it is imported, so call it before."""
     for text, category in KNOWN:
         warnings.filterwarnings("ignore", message=text, category=category)
     for name, texts in IN_LOGS.items():
-        logger = logging.getLogger(name)
-        if not any(isinstance(each, _Known) for each in logger.filters):
-            logger.addFilter(_Known(texts))
+        logging.getLogger(name).addFilter(partial(_is_new, texts))
     from transformers.utils.logging import set_tqdm_hook
 
     before = set_tqdm_hook(_late_bar)
     if before is not None:  # somebody else's
         set_tqdm_hook(before)
+
+
+def _is_new(texts: tuple[str, ...], record: logging.LogRecord) -> bool:
+    """Returns whether a record's text begins with none of these."""
+    return not record.getMessage().startswith(texts)
 
 
 def _late_bar(make: Callable[..., Any], args: tuple[Any, ...], options: dict[str, Any]) -> Any:
