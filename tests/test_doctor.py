@@ -18,7 +18,7 @@ import pytest
 from scripts import run_script, scripts
 
 from das import __main__
-from das.commands import doctor, speed_test
+from das.commands import doctor
 from das.engine import checked_policies
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -59,8 +59,8 @@ def doctor_here(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[s
         (ended,) = scripts(command[3:], [env])
         return SimpleNamespace(returncode=ended.code, stdout=ended.out, stderr=ended.errors)
 
-    for module in (checked_policies, speed_test):
-        monkeypatch.setattr(module, "subprocess", SimpleNamespace(run=fork, TimeoutExpired=subprocess.TimeoutExpired))
+    forked = SimpleNamespace(run=fork, TimeoutExpired=subprocess.TimeoutExpired)
+    monkeypatch.setattr(checked_policies, "subprocess", forked)
 
     def run(*words: str) -> Any:
         monkeypatch.setattr(sys, "argv", ["das", "doctor", *words])
@@ -150,8 +150,8 @@ def test_a_model_gets_one_verdict(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         ("", "FAIL", "das does not support it"),
     ):
         identity = {**equal, "architecture": architecture} if architecture else None
-        found = checked_policies.Found(identity, "ended with 1", refused="das does not support it")
-        monkeypatch.setattr(doctor, "run_apart", lambda policy, found=found: found)
+        ended = f"ended with 1: {checked_policies.REFUSAL}das does not support it"
+        monkeypatch.setattr(doctor, "run_apart", lambda policy, found=(identity, ended): found)
         verdict = doctor.check_engine("some/model")
         assert (verdict.name, verdict.state) == ("model", state)
         assert words in verdict.line

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from das.commands.speed_test import arms_apart
-from das.engine.checked_policies import CHECKED, advice, run_apart
+from das.engine.checked_policies import CHECKED, REFUSAL, advice, run_apart
 from das.engine.versions import UnsupportedVersion, installed, require_trl, require_vllm, unchecked_vllm
 from das.general.errors import reason_of
 
@@ -157,11 +157,11 @@ def check_engine(model: str | None = None) -> Check:
     tiny one."""
     if model is not None and (problem := folder_problem(model)):
         return Check(MODEL, "FAIL", problem)
-    found = run_apart(None if model is None else {"model": model})
-    if found.identity is None:
-        ended = f"the process with the two engines {found.ended}{advice(found.ended)}"
-        return Check("identity" if model is None else MODEL, "FAIL", found.refused or ended)
-    return judge_identity(found.identity, model)
+    found, ended = run_apart(None if model is None else {"model": model})
+    if found is None:
+        refused = ended.partition(REFUSAL)[2] or f"the process with the two engines {ended}{advice(ended)}"
+        return Check("identity" if model is None else MODEL, "FAIL", refused)
+    return judge_identity(found, model)
 
 
 def check_speed(model: str, exact: str | None) -> Check:

@@ -6,17 +6,16 @@ first, too.
 """
 
 import json
-import os
-import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
-from das.engine.checked_policies import OF_RANKS, last_line
+from das.engine.checked_policies import answer_apart
+from das.general.files import write_text
 
 ARMS = ("stock", "none", "das")
-LIMIT_S = 300  # seconds of an arm: a model's weights may lie on a slow disk
 SIBLINGS, VISITS = 8, 2
 QUESTION = "A shop has {0} boxes with {1} pens each. {2} pens are sold. How many are left? Think step by step."
 MEMORY = 0.85  # of the GPU, for the engine alone
@@ -25,19 +24,10 @@ MEMORY = 0.85  # of the GPU, for the engine alone
 def arms_apart(model: str, exact: str | None) -> Iterator[tuple[str, dict[str, Any] | str]]:
     """Measure one arm after the other. Yields its name, and what `measure` returned, or in words why it did not."""
     for arm in ARMS:
-        command = [sys.executable, "-W", "ignore", "-m", __name__, arm, model, exact or ""]
-        environment = {name: value for name, value in os.environ.items() if name not in OF_RANKS}
-        try:
-            run = subprocess.run(
-                command, env=environment, capture_output=True, text=True, errors="replace", timeout=LIMIT_S, check=False
-            )
-        except subprocess.TimeoutExpired:
-            yield arm, f"{arm} did not end within {LIMIT_S} s"
+        found, ended = answer_apart(__name__, arm, model, exact or "")
+        yield arm, f"{arm} {ended}" if found is None else found
+        if found is None:
             return
-        if run.returncode:
-            yield arm, f"{arm} ended with {run.returncode}: {last_line(run.stderr)}"
-            return
-        yield arm, json.loads(run.stdout.splitlines()[-1])
 
 
 def measure(arm: str, model: str, exact: str | None) -> dict[str, Any]:
@@ -108,5 +98,5 @@ def _prompt(tokenizer: Any, question: str) -> dict[str, list[int]]:
 
 
 if __name__ == "__main__":
-    arm, model, exact = sys.argv[1:]
-    print(json.dumps(measure(arm, model, exact or None)))
+    file, arm, model, exact = sys.argv[1:]
+    write_text(Path(file), json.dumps(measure(arm, model, exact or None)))

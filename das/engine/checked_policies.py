@@ -15,7 +15,6 @@ import sys
 import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext, suppress
-from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -43,8 +42,8 @@ CHECKED = frozenset(
 # The sizes of heads that attention on a CPU knows, the same in all versions that das takes. vLLM is not asked, because
 # importing its attention before its worker changes which functions its modules hold, also in engines of others.
 CPU_HEADS = (32, 64, 80, 96, 112, 128, 160, 192, 224, 256, 512)
-LIMIT_S = 300  # seconds after which the comparison (two engines) counts as failed
-RUNNING = "DAS_SELF_TEST"  # environment variable of the process that compares
+LIMIT_S = 300  # seconds after which a process of `answer_apart` counts as failed: weights may lie on a slow disk
+RUNNING = "DAS_SELF_TEST"  # environment variable of such a process, which compares nothing before
 OF_RANKS = {"RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"}  # the process is no rank of a training
 REFUSAL = "das.general.errors.EngineError: "  # how the last line of a traceback begins if das refused the policy
 _compared: set[tuple[str, str]] = set()  # policies, with their type, about which this process knows all it can
@@ -145,8 +144,7 @@ def _compare(name: str, arguments: Mapping[str, Any], unchecked: str) -> None:
                 arguments["model"],
             )
             stages.now("compares tokens with and without drafts")
-            found = run_apart(arguments)
-            identity, ended = found.identity, found.ended
+            identity, ended = run_apart(arguments)
     if identity is None and unchecked_vllm():
         raise EngineError(
             f"das was not checked with {unchecked}, and could not compare tokens with and without drafts (the "
@@ -161,16 +159,6 @@ def _compare(name: str, arguments: Mapping[str, Any], unchecked: str) -> None:
             f"{identity['differing_requests']} of {identity['requests']} requests: take the method none, or vllm "
             f"{VLLM[0]} and a policy that das was checked with (answer kept in {answers_file()})"
         )
-
-
-@dataclass(frozen=True)
-class Found:
-    """The result of `run_apart`. identity: what `compare` (self_test.py) returned; None if it did not. ended:
-    how the process ended, in words. refused: the line with which das refuses the policy; empty if it does not."""
-
-    identity: dict[str, Any] | None
-    ended: str
-    refused: str = ""
 
 
 def answers_file() -> Path:
@@ -207,31 +195,39 @@ def one_at_a_time() -> Iterator[None]:
         yield
 
 
-def run_apart(policy: Mapping[str, Any] | None = None) -> Found:
-    """Compare in another process, and keep the answer about a caller's model. policy: see das/engine/self_test.py."""
-    with tempfile.TemporaryDirectory() as folder:
-        command = [sys.executable, "-W", "ignore", "-m", "das.engine.self_test", folder]
-        environment = {name: value for name, value in os.environ.items() if name not in OF_RANKS} | {RUNNING: "1"}
-        if policy is None:
-            environment["HF_HUB_OFFLINE"] = "1"
-        else:
-            command.append(json.dumps(dict(policy)))
-        try:
-            run = subprocess.run(
-                command, env=environment, capture_output=True, text=True, errors="replace", timeout=LIMIT_S, check=False
-            )
-            last = last_line(run.stderr)
-            ended, refused = f"ended with {run.returncode}: {last}", last.partition(REFUSAL)[2]
-        except subprocess.TimeoutExpired:
-            ended, refused = f"did not end within {LIMIT_S} s: is the machine very busy?", ""
-        file = Path(folder) / "identity.json"
-        identity = json.loads(file.read_text()) if file.exists() else None
-    if policy is not None and identity is not None:
+def run_apart(policy: Mapping[str, Any] | None = None) -> tuple[dict[str, Any] | None, str]:
+    """Compare in another process, and keep the answer about a caller's model. policy: see das/engine/self_test.py.
+    Returns what `answer_apart` returns."""
+    if policy is None:
+        return answer_apart("das.engine.self_test", HF_HUB_OFFLINE="1")
+    identity, ended = answer_apart("das.engine.self_test", json.dumps(dict(policy)))
+    if identity is not None:
         asked = question(*(identity[name] for name in ("architecture", "dtype", "device")))
         with side_output("the answer of a self-test"):
             answers_file().parent.mkdir(parents=True, exist_ok=True)
             write_text(answers_file(), json.dumps({**answers(), asked: identity}, indent=1))
-    return Found(identity, ended, refused)
+    return identity, ended
+
+
+def answer_apart(module: str, *arguments: str, **variables: str) -> tuple[dict[str, Any] | None, str]:
+    """Run a module of das in a process of its own, which writes its answer, a JSON object, into the file that its first
+    argument names. Returns the answer, None if there is none, and how the process ended, in words.
+
+    variables: environment variables of this process alone.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "answer.json"
+        command = [sys.executable, "-W", "ignore", "-m", module, str(file), *arguments]
+        environment = {name: value for name, value in os.environ.items() if name not in OF_RANKS}
+        environment |= {RUNNING: "1", **variables}
+        try:
+            run = subprocess.run(
+                command, env=environment, capture_output=True, text=True, errors="replace", timeout=LIMIT_S, check=False
+            )
+            ended = f"ended with {run.returncode}: {last_line(run.stderr)}"
+        except subprocess.TimeoutExpired:
+            ended = f"did not end within {LIMIT_S} s: is the machine very busy?"
+        return json.loads(file.read_text()) if file.exists() else None, ended
 
 
 def last_line(text: str) -> str:

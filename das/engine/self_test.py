@@ -47,58 +47,51 @@ def make_model(folder: Path) -> None:
     model.save_pretrained(folder)
 
 
-def roll_out(policy: Mapping[str, Any], method: str) -> dict[str, Any]:
+def rolled_out(policy: Mapping[str, Any], method: str) -> dict[str, Any]:
     """Roll out several rounds. Returns all token ids and log-probs, how many tokens were drafted and accepted, and the
     policy's architecture and type.
 
     Half of the seeds are the same in every round; the others are new. policy: see `compare`.
     """
-    from vllm import LLM, SamplingParams
+    from vllm import SamplingParams
     from vllm.distributed.parallel_state import cleanup_dist_env_and_memory
 
-    from das.engine.build import engine_arguments
-    from das.engine.environment import in_this_process, variables
+    from das.engine.build import build_engine
+    from das.engine.rollouts.rollout import RolloutRequest, roll_out
+    from das.engine.settings import EngineSettings
 
-    with variables(in_this_process()):
-        llm = LLM(
-            **policy,
-            skip_tokenizer_init=True,
-            enforce_eager=True,
-            max_model_len=128,
-            max_num_seqs=PROMPTS * SIBLINGS,
-            gpu_memory_utilization=0.1,
-            kv_cache_memory_bytes=CACHE_BYTES,
-            **engine_arguments(method, budget={"name": "fixed", "tokens": 8}),
-        )
+    settings = EngineSettings(
+        model=policy["model"],
+        method=method,
+        budget={"name": "fixed", "tokens": 8},
+        max_model_len=128,
+        max_num_seqs=PROMPTS * SIBLINGS,
+    )
+    llm = build_engine(settings, **{**policy, "skip_tokenizer_init": True, "kv_cache_memory_bytes": CACHE_BYTES})
     generator = random.Random(0)
     prompts = [[generator.randrange(2, VOCABULARY) for _ in range(8)] for _ in range(PROMPTS)]
     requests = [(problem, sibling) for problem in range(PROMPTS) for sibling in range(SIBLINGS)]
-    tokens, logprobs, passes, drafted = [], [], 0, 0
+    params = SamplingParams(temperature=0.7, max_tokens=TOKENS, ignore_eos=True, logprobs=0)
+    tokens, logprobs, drafted, accepted = [], [], 0, 0
     for tick in range(ROUNDS):
-        params = [
-            SamplingParams(
-                seed=100 * problem + sibling + (1000 * tick if sibling % 2 else 0),
-                temperature=0.7,
-                max_tokens=TOKENS,
-                ignore_eos=True,
-                detokenize=False,
-                logprobs=0,
-                extra_args={"das_problem": f"problem {problem}"},
-            )
-            for problem, sibling in requests
-        ]
-        outputs = llm.generate([{"prompt_token_ids": prompts[i]} for i, _ in requests], params, use_tqdm=False)
-        (report,) = llm.collective_rpc("das_end_rollout", args=(tick + 1,))
-        tokens += [list(output.outputs[0].token_ids) for output in outputs]
+        request = RolloutRequest(
+            [{"prompt_token_ids": prompts[problem]} for problem, _ in requests],
+            params,
+            [f"problem {problem}" for problem, _ in requests],
+            [100 * problem + sibling + (1000 * tick if sibling % 2 else 0) for problem, sibling in requests],
+            step=tick,
+            next_history_tick=tick + 1,
+        )
+        outputs, rollout = roll_out(llm, request)
+        tokens += rollout.responses
         logprobs += [output.outputs[0].cumulative_logprob for output in outputs]
-        passes += report["passes"]
-        drafted += report["drafted"]
+        drafted += rollout.report.drafted
+        accepted += rollout.accepted
     of_engine = llm.llm_engine.model_config
     llm.llm_engine.engine_core.shutdown()
     del llm
     cleanup_dist_env_and_memory()
     gc.collect()
-    accepted = sum(map(len, tokens)) - passes
     return {
         "tokens": tokens,
         "logprobs": logprobs,
@@ -110,7 +103,7 @@ def roll_out(policy: Mapping[str, Any], method: str) -> dict[str, Any]:
 
 
 def compare(folder: Path, policy: Mapping[str, Any] | None = None) -> dict[str, Any]:
-    """Roll out the same requests without and with drafts. Returns the comparison, for identity.json.
+    """Roll out the same requests without and with drafts. Returns the comparison.
 
     policy: the model, and further arguments of vllm.LLM; None: a tiny model, which is written into `folder`.
     """
@@ -126,7 +119,7 @@ def compare(folder: Path, policy: Mapping[str, Any] | None = None) -> dict[str, 
         policy = {"model": str(folder / "model"), "dtype": "float32" if on_cpu else "bfloat16"}
     elif on_cpu:
         policy = {"dtype": "float32", **policy}  # equal tokens are promised in this type alone
-    plain, drafting = (roll_out(policy, method) for method in ("none", "das"))
+    plain, drafting = (rolled_out(policy, method) for method in ("none", "das"))
     pairs = (zip(found["tokens"], found["logprobs"], strict=True) for found in (plain, drafting))
     differing = sum(one != other for one, other in zip(*pairs, strict=True))
     return {
@@ -143,11 +136,10 @@ def compare(folder: Path, policy: Mapping[str, Any] | None = None) -> dict[str, 
 
 
 def main() -> None:
-    """Write the comparison into the folder given as the first argument. The second one is the policy as JSON, if the
+    """Write the comparison into the file given as the first argument. The second one is the policy as JSON, if the
     caller has one."""
-    folder, *policy = sys.argv[1:]
-    found = compare(Path(folder), *map(json.loads, policy))
-    write_text(Path(folder) / "identity.json", json.dumps(found))
+    file, *policy = sys.argv[1:]
+    write_text(Path(file), json.dumps(compare(Path(file).parent, *map(json.loads, policy))))
 
 
 if __name__ == "__main__":

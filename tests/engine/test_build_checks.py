@@ -75,10 +75,10 @@ class SelfTest:
         self.identity, self.policies = identity, []  # type: ignore[var-annotated]
 
     def __call__(self, command: list[str], **options: Any) -> SimpleNamespace:
-        folder, policy = command[-2:]
+        file, policy = command[-2:]
         self.policies.append(json.loads(policy)["model"])
         if self.identity is not None:
-            (Path(folder) / "identity.json").write_text(json.dumps(self.identity))
+            Path(file).write_text(json.dumps(self.identity))
         return SimpleNamespace(returncode=1, stderr="no memory")
 
 
