@@ -37,9 +37,7 @@ class Running:
 
     dispatcher: Dispatcher
     requests: list[EngineRequest]
-    turn: int
-    params: Any
-    evaluation: bool
+    asked: RolloutRequest
     began: float
     responses: dict[int, Finished] = field(default_factory=dict)  # by the request's index
     by: dict[int, int] = field(default_factory=dict)  # the engine that delivered each response
@@ -82,17 +80,14 @@ class Cluster:
 
         Raises ClusterError if no engine is left, or if LOSSES engines die with the same request.
         """
-        running = self._run(request, turn=0)
+        running = self._run(request)
+        if request.turn is not None:
+            return self._measured(request, running, self.engines.call_all("end_turn"))
         reports = self.engines.call_all("end", request.next_history_tick)
         rollout = self._measured(request, running, reports)
         self._move_history(request.next_history_tick, rollout.report, request.evaluation)
         warn_of(rollout.report, request.step)
         return rollout
-
-    def roll_out_turn(self, request: RolloutRequest, turn: int) -> Rollout:
-        """Generate the responses of one turn of a rollout that has several turns. `end_turns` ends the rollout."""
-        running = self._run(request, turn)
-        return self._measured(request, running, self.engines.call_all("end_turn"))
 
     def end_turns(self, step: int, next_history_tick: int, evaluation: bool) -> RolloutReport:
         """End a rollout of several turns: the drafters' windows move to `next_history_tick`. Returns a report of the
@@ -106,11 +101,9 @@ class Cluster:
         if self._keeps and not evaluation and report.oldest_tick is not None:
             self.history.end_rollout(max(self.history.history_tick, history_tick), report.oldest_tick)
 
-    def _run(self, request: RolloutRequest, turn: int) -> Running:
+    def _run(self, request: RolloutRequest) -> Running:
         """Let the engines generate all responses of a rollout or turn."""
-        dispatcher = Dispatcher(predicted(request))
-        params, evaluation = request.sampling_params, request.evaluation
-        running = Running(dispatcher, requests_of(request), turn, params, evaluation, time.perf_counter())
+        running = Running(Dispatcher(predicted(request)), requests_of(request), request, time.perf_counter())
         self.engines.settle()
         first = self.engines.ready
         for engine in first:
@@ -118,15 +111,15 @@ class Cluster:
         beginning = {engine.number for engine in first}
         while beginning & self.engines.engines.keys() - running.began_at.keys():
             self._take_event(running)
-        while not dispatcher.done:
+        while not running.dispatcher.done:
             self._hand_out(running)
             self._take_event(running)
         running.rollout_s = time.perf_counter() - running.began
         return running
 
     def _begin(self, running: Running, engine: PoolEngine) -> None:
-        tick, turn = self.history.history_tick, running.turn
-        self.engines.call(engine, "begin", running.params, tick, turn, running.evaluation)
+        tick, asked = self.history.history_tick, running.asked
+        self.engines.call(engine, "begin", asked.sampling_params, tick, asked.turn or 0, asked.evaluation)
 
     def _hand_out(self, running: Running) -> None:
         """Give requests to the engines that are free, and poll those that have some."""
@@ -139,7 +132,7 @@ class Cluster:
             if not dispatcher.held(engine.number):
                 continue
             lacking: Sequence[SavedText] = ()
-            if not running.evaluation:
+            if not running.asked.evaluation:
                 lacking = self.history.missing(engine.number, dict.fromkeys(request.problem for request in taken))
             self.engines.call(engine, "poll", taken, dispatcher.waiting, POLL_S, lacking)
             if taken:
@@ -164,7 +157,7 @@ class Cluster:
             index = int(str(response.name))
             running.dispatcher.finished(engine, index)
             running.responses[index], running.by[index] = response, engine
-            if self._keeps and not running.evaluation:
+            if self._keeps and not running.asked.evaluation:
                 prompt = running.requests[index].prompt
                 self.history.add(finished_text(response, self.history.history_tick, prompt), [engine])
         if responses:

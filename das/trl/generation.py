@@ -258,8 +258,9 @@ class SpeculativeGeneration(VLLMGeneration):
             next_history_tick=self.history_tick,
             schedule=None if self.evaluation else self.schedule,
             evaluation=self.evaluation,
+            turn=turn if self.several_turns else None,
         )
-        outputs, rollout = self.engines.roll_out(request, turn if self.several_turns else None)
+        outputs, rollout = self.engines.roll_out(request)
         if self.several_turns:
             self._turns.append(Turn(rows, rollout))
         else:

@@ -174,7 +174,7 @@ class StockEngine(DasEngine):
         """vLLM's model."""
         return self.llm.llm_engine.model_executor.driver_worker.model_runner.model
 
-    def roll_out(self, request: RolloutRequest, turn: int | None = None) -> tuple[list[Any], Rollout]:
+    def roll_out(self, request: RolloutRequest) -> tuple[list[Any], Rollout]:
         """See Engines."""
         return roll_out_stock(self.llm, request)
 
@@ -237,15 +237,13 @@ class RecordedEngine(DasEngine):
     recording: Recording
     keyed = True
 
-    def roll_out(self, request: RolloutRequest, turn: int | None = None) -> tuple[list[Any], Rollout]:
+    def roll_out(self, request: RolloutRequest) -> tuple[list[Any], Rollout]:
         """See Engines. Raises RunFailed if other tokens come than the recorded ones."""
         responses = self.recording.of(request)
         if self.keyed:
             let_force(self.llm)
             self._tell("das_force", {str(number): response for number, response in enumerate(responses)})
-        outputs, rollout = super().roll_out(
-            RecordedRequest(**vars(request), recorded=responses, keyed=self.keyed), turn
-        )
+        outputs, rollout = super().roll_out(RecordedRequest(**vars(request), recorded=responses, keyed=self.keyed))
         emitted = rollout.responses
         if responses != emitted if self.keyed else [*map(len, responses)] != [*map(len, emitted)]:
             raise RunFailed(

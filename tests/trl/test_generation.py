@@ -60,7 +60,7 @@ def requests(monkeypatch: pytest.MonkeyPatch) -> list[RolloutRequest]:
     """What backends without an engine would have rolled out."""
     requested: list[RolloutRequest] = []
 
-    def roll_out(engine: Any, request: RolloutRequest, turn: int | None) -> Any:
+    def roll_out(engine: Any, request: RolloutRequest) -> Any:
         requested.append(request)
         return [], Rollout(request.step, [], 1.0, RolloutReport(passes=1))
 
@@ -298,7 +298,7 @@ def test_an_engine_that_sleeps_is_woken_for_an_evaluation_and_sleeps_again() -> 
     calls: list[Any] = []
 
     class Sleeps(Loads):
-        def roll_out(self, request: Any, turn: int | None = None) -> Any:
+        def roll_out(self, request: Any) -> Any:
             calls.append("roll out")
             return [], None
 

@@ -62,7 +62,7 @@ class Recorded:
             accelerator=SimpleNamespace(process_index=process, num_processes=processes),
         )  # fmt: skip
 
-    def _turn(self, request: RolloutRequest, turn: int) -> Any:
+    def _turn(self, request: RolloutRequest) -> Any:
         self.requests.append(request)
         return [], turn_rollout(request.problems, [[7, 8] for _ in request.prompts], passes=1)
 

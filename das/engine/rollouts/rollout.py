@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from das.budget.lengths import LongestFirst
-from das.engine.rollouts.report import Finished, Plain, RolloutReport, finished_from_plain
+from das.engine.rollouts.report import Finished, RolloutReport, finished_from_plain
 from das.verify.admission import PROBLEM_KEY
 from das.verify.noise import splitmix64
 
@@ -31,6 +31,9 @@ class RolloutRequest:
     next_history_tick: int  # the drafter's history tick once this rollout is over
     schedule: LongestFirst | None = None  # orders the requests, and learns from their lengths; None: keep their order
     evaluation: bool = False  # the training does not notice an evaluation: it joins no history, and teaches nothing
+    # The number of this turn, from 0, of a rollout that has several and is over at `end_turns`; None: it has one. The
+    # responses of a turn join the history, but the drafter's window does not move.
+    turn: int | None = None
 
     def order(self) -> list[int]:
         """Returns the indices of the prompts, in the order in which they are handed to an engine."""
@@ -124,30 +127,38 @@ def roll_out(llm: Any, request: RolloutRequest) -> tuple[list[Any], Rollout]:
     """Generate one response for each prompt of `request`.
 
     llm: vLLM's LLM, built with das. Returns vLLM's outputs, in the order of the prompts, and the measured rollout.
-    Warns of each alarm by a RuntimeWarning. Raises ValueError for a request that `RolloutRequest.parameters` refuses.
+    Warns of each alarm by a RuntimeWarning, for several turns after the last one (`end_turns`). Raises ValueError for a
+    request that `RolloutRequest.parameters` refuses.
     """
-    outputs, rollout_s = _generate(llm, request)
-    answer = llm.collective_rpc("das_end_rollout", args=(request.next_history_tick,))[0]
-    rollout = _measured(request, outputs, answer, rollout_s)
-    warn_of(rollout.report, request.step)
+    parameters, order = request.parameters(), request.order()
+    if request.turn:
+        llm.collective_rpc("das_begin_turn", args=(len(parameters),))
+    else:
+        llm.collective_rpc("das_begin_rollout", args=(len(parameters), request.evaluation))
+    start = time.perf_counter()
+    ordered_outputs = llm.generate([request.prompts[i] for i in order], [parameters[i] for i in order], use_tqdm=False)
+    rollout_s = time.perf_counter() - start
+    by_prompt = sorted(zip(order, ordered_outputs, strict=True), key=lambda pair: pair[0])
+    outputs = [output for _, output in by_prompt]
+    if request.turn is None:
+        plain = llm.collective_rpc("das_end_rollout", args=(request.next_history_tick,))[0]
+    else:
+        plain = llm.collective_rpc("das_end_turn")[0]
+    by_name = finished_from_plain(plain)
+    finished = [
+        by_name[output.request_id].answered(problem, output.outputs[0])
+        for output, problem in zip(outputs, request.problems, strict=True)
+    ]
+    rollout = measured_rollout(request, finished, rollout_s, RolloutReport.from_plain(plain))
+    if request.turn is None:
+        warn_of(rollout.report, request.step)
     return outputs, rollout
-
-
-def roll_out_turn(llm: Any, request: RolloutRequest, turn: int) -> tuple[list[Any], Rollout]:
-    """Do one turn of a rollout that has several turns: generate one response for each prompt of `request`.
-
-    turn: counted from 0. For the other arguments and the result see `roll_out`. The responses join the history, but the
-    drafter's window does not move. After the last turn, call `end_turns`, which also warns of alarms.
-    """
-    outputs, rollout_s = _generate(llm, request, turn)
-    return outputs, _measured(request, outputs, llm.collective_rpc("das_end_turn")[0], rollout_s)
 
 
 def end_turns(llm: Any, step: int, next_history_tick: int) -> RolloutReport:
     """End a rollout of several turns: the drafter's window moves to `next_history_tick`. Returns a report of the time
     since the last turn."""
-    answer = llm.collective_rpc("das_end_rollout", args=(next_history_tick,))[0]
-    report = RolloutReport.from_plain(answer)
+    report = RolloutReport.from_plain(llm.collective_rpc("das_end_rollout", args=(next_history_tick,))[0])
     warn_of(report, step)
     return report
 
@@ -156,31 +167,6 @@ def warn_of(report: RolloutReport, step: int) -> None:
     """Warn of each alarm by a RuntimeWarning."""
     for alarm in report.alarms:
         warnings.warn(f"speculation, step {step}: {alarm}", RuntimeWarning, stacklevel=3)
-
-
-def _generate(llm: Any, request: RolloutRequest, turn: int = 0) -> tuple[list[Any], float]:
-    """Returns vLLM's outputs, in the order of the prompts, and the seconds that they took."""
-    parameters = request.parameters()
-    order = request.order()
-    if turn:
-        llm.collective_rpc("das_begin_turn", args=(len(parameters),))
-    else:
-        llm.collective_rpc("das_begin_rollout", args=(len(parameters), request.evaluation))
-    start = time.perf_counter()
-    ordered_outputs = llm.generate([request.prompts[i] for i in order], [parameters[i] for i in order], use_tqdm=False)
-    rollout_s = time.perf_counter() - start
-    by_prompt = sorted(zip(order, ordered_outputs, strict=True), key=lambda pair: pair[0])
-    return [output for _, output in by_prompt], rollout_s
-
-
-def _measured(request: RolloutRequest, outputs: list[Any], answer: Plain, rollout_s: float) -> Rollout:
-    """Make the Rollout of these outputs. answer: the worker's result of das_end_rollout or das_end_turn."""
-    by_name = finished_from_plain(answer)
-    finished = [
-        by_name[output.request_id].answered(problem, output.outputs[0])
-        for output, problem in zip(outputs, request.problems, strict=True)
-    ]
-    return measured_rollout(request, finished, rollout_s, RolloutReport.from_plain(answer))
 
 
 def measured_rollout(

@@ -84,10 +84,8 @@ class Engines(Protocol):
     def submit(self, job: Callable[[], Result]) -> "Future[Result]":
         """Call `job`: at once, or once all that was submitted before is done. The future has its result."""
 
-    def roll_out(self, request: RolloutRequest, turn: int | None = None) -> tuple[list[Any], Rollout]:
-        """Generate one response for each prompt. Returns the outputs in the order of prompts, and the rollout.
-
-        turn: the number of this turn, counted from 0, of a rollout that is over at `end_turns`; None: it has one."""
+    def roll_out(self, request: RolloutRequest) -> tuple[list[Any], Rollout]:
+        """Generate one response for each prompt. Returns the outputs in the order of prompts, and the rollout."""
 
     def completed(self, generated: Any, rollout: Rollout | None, logprobs: bool) -> tuple[Any, Rollout | None]:
         """Complete what TRL's own `generate` returned to the trainer: prompt ids, completion ids, log-probs and their

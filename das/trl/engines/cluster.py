@@ -159,10 +159,10 @@ class ClusterEngines:
         took = 1e6 * (time.thread_time() - start) / max(1, rollout.tokens)
         return (prompts, completions, found, token_ids), rollout.handed_over(took)
 
-    def roll_out(self, request: RolloutRequest, turn: int | None = None) -> tuple[list[Any], Rollout]:
+    def roll_out(self, request: RolloutRequest) -> tuple[list[Any], Rollout]:
         """Roll out the requests of all ranks, on the main rank. Each rank gets the responses to its own requests."""
-        if turn is not None:  # there is one rank only
-            of_turn = self.cluster.roll_out_turn(request, turn)
+        if request.turn is not None:  # there is one rank only
+            of_turn = self.cluster.roll_out(request)
             return of_turn.finished, of_turn
         asked = ranks.gather((request.prompts, list(request.problems), list(request.seeds)))
         parts: list[Rollout] = []

@@ -16,7 +16,7 @@ from das.drafter.saved import SavedText
 from das.engine.environment import nccl_variables_kept
 from das.engine.patches.front_end import learn_from_rollouts_alone
 from das.engine.rollouts.report import RolloutReport
-from das.engine.rollouts.rollout import Rollout, RolloutRequest, end_turns, roll_out, roll_out_turn
+from das.engine.rollouts.rollout import Rollout, RolloutRequest, end_turns, roll_out
 from das.engine.settings import EngineSettings
 from das.general import ranks
 from das.general.errors import EngineError
@@ -91,11 +91,9 @@ class DasEngine:
         """See Engines. The job is done when the method returns, and its error is raised here."""
         return done(job())
 
-    def roll_out(self, request: RolloutRequest, turn: int | None = None) -> tuple[list[Any], Rollout]:
+    def roll_out(self, request: RolloutRequest) -> tuple[list[Any], Rollout]:
         """See Engines."""
-        if turn is None:
-            return roll_out(self.llm, request)
-        return roll_out_turn(self.llm, request, turn)
+        return roll_out(self.llm, request)
 
     def completed(self, generated: Any, rollout: Rollout | None, logprobs: bool) -> tuple[Any, Rollout | None]:
         """See Engines. Nothing is missing."""
@@ -138,15 +136,15 @@ class SharingEngine(DasEngine):
         new.sync.exchange_s, new.sync.exchange_bytes = self._shared.take()
         return super().load_weights(new)
 
-    def roll_out(self, request: RolloutRequest, turn: int | None = None) -> tuple[list[Any], Rollout]:
+    def roll_out(self, request: RolloutRequest) -> tuple[list[Any], Rollout]:
         """See Engines. Evaluations neither learn from other ranks nor teach them."""
         if request.evaluation:
-            return super().roll_out(request, turn)
-        if not turn:
+            return super().roll_out(request)
+        if not request.turn:
             self._shared.prepare(request.problems)
-        outputs, rollout = super().roll_out(request, turn)
+        outputs, rollout = super().roll_out(request)
         self._shared.note(request, rollout)
-        if turn is None:
+        if request.turn is None:
             self._shared.end_rollout(request.next_history_tick, rollout.report.oldest_tick)
         return outputs, rollout
 

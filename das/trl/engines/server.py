@@ -54,7 +54,7 @@ class ServerEngine(DasEngine):
         """See Engines. TRL calls it `vllm_client`."""
         return SeenByTRL(self.llm, partial(_generate_for_trl, answer))
 
-    def roll_out(self, request: RolloutRequest, turn: int | None = None) -> tuple[list[Any], Rollout]:
+    def roll_out(self, request: RolloutRequest) -> tuple[list[Any], Rollout]:
         """See Engines. There is one turn only."""
         rows = SimpleNamespace(generate=self.llm.generate_rows, collective_rpc=self.llm.collective_rpc)
         return roll_out(rows, request)
