@@ -25,7 +25,7 @@ from das.engine.rollouts.rollout import RolloutRequest, own_parameters
 from das.engine.settings import EngineSettings
 from das.general.errors import ClusterError
 from das.weights.agreement import Policy
-from das.weights.weight_check import cached_blocks
+from das.weights.weight_check import problem_of, use_weights
 
 Result = TypeVar("Result")
 # torchrun and accelerate set these variables to tell a trainer its rank. An engine would take that rank for its own.
@@ -134,8 +134,6 @@ class RolloutEngine:
         """
 
         def load() -> str:
-            if self._live:
-                return f"{len(self._live)} requests are live"
             sample, checked, drafter = [], set(check), []
             model = self.llm.llm_engine.model_executor.driver_worker.model_runner.model
             for part in parts:
@@ -147,14 +145,10 @@ class RolloutEngine:
                     if name in checked:
                         sample.append((name, tensor))
             self.llm.reset_prefix_cache()
-            self.llm.collective_rpc("das_use_new_weights")
-            for lost in self.llm.collective_rpc("das_lost_weights", args=(sample, version)):
-                if lost:
-                    return str(lost)
-            if blocks := cached_blocks(self.llm):
-                return f"the prefix cache holds {blocks} blocks of older weights"
-            lost = self.llm.collective_rpc("das_load_head", args=(drafter,))[0] if drafter else ""
-            return f"of the drafter: {lost}" if lost else ""
+            if (problem := use_weights(self.llm, sample, version)) or not drafter:
+                return problem
+            (lost,) = self.llm.collective_rpc("das_load_head", args=(drafter,))
+            return problem_of([lost and f"of the drafter: {lost}"])
 
         return self._do(load)
 

@@ -232,3 +232,11 @@ def cached_blocks(llm: Any) -> int:
     """
     pool = llm.llm_engine.engine_core.engine_core.scheduler.kv_cache_manager.block_pool
     return sum(block.block_hash is not None for block in pool.blocks)
+
+
+def use_weights(llm: Any, sample: Tensors, turn: int) -> str:
+    """Let an engine in this process compute with the weights that were loaded into it. Returns, in words, its problem
+    with them; empty if there is none. sample: tensors that were loaded. turn: see `lost_weights`."""
+    llm.collective_rpc("das_use_new_weights")
+    lost = llm.collective_rpc("das_lost_weights", args=(sample, turn))  # of each rank of the engine
+    return problem_of(lost, cached_blocks(llm))

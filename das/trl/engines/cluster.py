@@ -114,12 +114,12 @@ class ClusterEngines:
 
     def load_weights(self, new: NewWeights) -> str:
         """See Engines. Each engine compares a sample of the tensors with what was sent."""
-        return problem_of([ranks.from_main(lambda: self._lost_weights(new.copies, new.sample))])
+        return ranks.from_main(lambda: self._lost_weights(new.copies, new.sample))
 
     def _lost_weights(self, parts: Sequence[WeightsPart], sample: WeightSample) -> str:
         names = [name for part in parts if not part.drafter for name, _, _ in part.tensors]
         if not names:
-            return "none was loaded"
+            return problem_of(["none was loaded"])
         return self.cluster.engines.load_weights(list(parts), sample.chosen(names))
 
     # ---- rollouts ----

@@ -26,7 +26,7 @@ from das.trl.lag import done
 from das.trl.shared_history import SharedHistory
 from das.trl.support import invariance_problem
 from das.weights.agreement import Policy
-from das.weights.weight_check import WeightSample, cached_blocks, problem_of
+from das.weights.weight_check import WeightSample, problem_of, use_weights
 
 if TYPE_CHECKING:
     from trl.generation.vllm_generation import VLLMGeneration  # it takes seconds
@@ -74,16 +74,12 @@ class DasEngine:
     def take_weights(self, sample: WeightSample) -> str:
         """Compute with the weights that TRL has loaded. Returns, in words, which tensors of the sample did not
         arrive."""
-        self.llm.collective_rpc("das_use_new_weights")
         tensors = sample.take()
-        lost = self.llm.collective_rpc("das_lost_weights", args=(tensors, sample.syncs))  # of each rank of the engine
-        return problem_of(lost, cached_blocks(self.llm))
+        return use_weights(self.llm, tensors, sample.syncs)
 
     def _load_head(self, tensors: Sequence[tuple[str, torch.Tensor]]) -> str:
-        for lost in self.llm.collective_rpc("das_load_head", args=(tensors,)):
-            if lost:
-                return f"the new weights of the drafter did not reach the engine: {lost}"
-        return ""
+        lost = self.llm.collective_rpc("das_load_head", args=(tensors,))
+        return problem_of(each and f"of the drafter: {each}" for each in lost)
 
     # ---- rollouts ----
 
