@@ -8,6 +8,7 @@ budget={"name": "fixed"}) returns, on command lines, in LLM(...), and in framewo
 """
 
 from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 import torch
@@ -22,7 +23,6 @@ from das.engine.settings import BITS, METHODS, check_exact
 from das.engine.versions import silence_known
 from das.general.errors import EngineError
 
-_applied = False
 OF_DAS = tuple(row.name for row in METHODS.values() if row.proposes or row.name == "none")
 
 
@@ -46,15 +46,12 @@ def install(exact: str | None = None) -> None:
     take_one_json()
 
 
+@cache
 def take_one_json() -> None:
     """Replace EngineArgs.create_engine_config in this process. A second call does nothing."""
-    global _applied
-    if _applied:
-        return
     from vllm.engine.arg_utils import EngineArgs
 
     patch(EngineArgs, "create_engine_config", _of_one_json)
-    _applied = True
 
 
 def _of_one_json(original: Callable[..., Any], arguments: Any, *args: Any, **kwargs: Any) -> Any:

@@ -202,7 +202,9 @@ def ahead_problem(lag: int, arguments: Mapping[str, Any], tools: bool, processes
     if problem := rollout_of_its_own(arguments):
         return problem
     if processes > 1:
-        return f"engine.processes={processes}: rollouts ahead need one process that trains; set engine.processes=1"
+        return (
+            f"rollouts ahead need one process that trains, and these are {processes}: launch one"
+        )
     return ""
 
 
@@ -211,8 +213,6 @@ def script_problem(trainer: Any) -> str:
 
     trainer: is being built, and lacks only its engine.
     """
-    if (processes := trainer.accelerator.num_processes) > 1:
-        return f"rollouts ahead need one process that trains, and these are {processes}; launch one"
     if trainer.args.vllm_mode != "colocate":
         return 'rollouts ahead need an engine beside the trainer: set vllm_mode="colocate"'
     rows = trainer.train_dataset
@@ -220,7 +220,7 @@ def script_problem(trainer: Any) -> str:
         return "rollouts ahead need the rows of later steps, and a stream has none; give a dataset"
     if {"image", "images"} & set(getattr(rows, "column_names", None) or []):
         return "engines in other processes get token ids only, and this dataset has images"
-    return ahead_problem(1, vars(trainer.args), bool(trainer.tools), processes)
+    return ahead_problem(1, vars(trainer.args), bool(trainer.tools), trainer.accelerator.num_processes)
 
 
 def rollout_of_its_own(arguments: Mapping[str, Any]) -> str:

@@ -109,13 +109,12 @@ def test_no_draft_meets_a_stop_string_or_a_grammar_where_it_would_harm(
 
 def test_the_plugin_leaves_other_engines_alone_with_other_versions(monkeypatch: pytest.MonkeyPatch) -> None:
     """vLLM calls it for every engine of the environment; an engine of das is refused later, with the reason."""
-    monkeypatch.setattr(front_end, "_applied", False)
+    monkeypatch.setattr(front_end, "patch_front_end", front_end.patch_front_end.__wrapped__)
     monkeypatch.setattr(versions, "installed", lambda *names: "0.9.9")
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         plugin.register()
     assert "das is not available in this process: vllm 0.9.9: das supports" in str(caught[0].message)
-    assert not front_end._applied
     monkeypatch.delitem(sys.modules, "das.engine.worker", raising=False)
     with pytest.raises(versions.UnsupportedVersion, match=r"vllm 0\.9\.9"):
         __import__("das.engine.worker")
@@ -147,7 +146,7 @@ def test_ranges_and_known_faults(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_module_that_an_unchecked_vllm_lacks_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "vllm.v1.engine.input_processor", None)
-    monkeypatch.setattr(front_end, "_applied", False)
+    monkeypatch.setattr(front_end, "patch_front_end", front_end.patch_front_end.__wrapped__)
     with pytest.raises(ImportError):
         front_end.patch_front_end()
     monkeypatch.setattr(versions, "installed", lambda *names: "0.99.0")

@@ -51,7 +51,7 @@ def test_impossible_lags_are_refused_in_one_line() -> None:
         ({**correct, "vllm_enable_sleep_mode": True}, False, 1, "vllm_enable_sleep_mode=false"),
         ({"vllm_importance_sampling_correction": False}, False, 1, "correction=true"),
         ({**correct, "num_iterations": 2}, False, 1, "2 micro-batches share one"),
-        (correct, False, 2, "engine.processes=1"),
+        (correct, False, 2, "launch one"),
     ):
         problem = ahead_problem(1, arguments, tools, processes)
         assert words in problem

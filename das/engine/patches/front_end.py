@@ -10,7 +10,7 @@
 
 import itertools
 from collections.abc import Callable
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 from das.engine.checked_policies import check_policy
@@ -22,25 +22,20 @@ from das.engine.versions import DRAFTS_HARM, installed, names_of_vllm, numbers, 
 from das.general.errors import NotInstalled
 from das.verify.admission import LIMIT_KEY, PROBLEM_KEY, admit, admit_stops, admit_to_arrays, made_seed
 
-_applied = False
 
-
+@cache
 def patch_front_end() -> None:
     """Replace InputProcessor.__init__ in this process, and choose the model runner of engines of das (model_runner.py).
     A second call does nothing.
 
     Raises UnsupportedVersion if this version of vLLM is too old for the hooks, or lacks this one.
     """
-    global _applied
-    if _applied:
-        return
     require_vllm()
     with names_of_vllm():
         from vllm.v1.engine.input_processor import InputProcessor
 
     patch(InputProcessor, "__init__", _build_front_end)
     choose_model_runner()
-    _applied = True
 
 
 def _build_front_end(original: Callable[..., Any], front_end: Any, vllm_config: Any, *args: Any, **kwargs: Any) -> None:

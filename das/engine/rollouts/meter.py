@@ -30,15 +30,6 @@ def end_of_response(request: Request, first: int) -> int:
     return next((i + 1 for i in range(first, end) if tokens[i] in request.stop_tokens), end)
 
 
-@dataclass
-class _Passes:
-    """Passes that are not counted yet. They are counted together, as in a pass the device may wait for the host."""
-
-    requests: list[Sequence[Request]] = field(default_factory=list)  # by pass
-    num_drafted: list[Sequence[int]] = field(default_factory=list)  # by pass, of each request
-    num_emitted: list[Sequence[int]] = field(default_factory=list)
-
-
 @dataclass(eq=False)
 class RolloutMeter:
     """Costs of one rollout so far, by request and by decode step. The rollout begins when the meter is made."""
@@ -52,7 +43,9 @@ class RolloutMeter:
     launched_ahead: int = 0  # passes that were launched before their drafts were known
     draft_s: float = 0.0  # seconds of drafting and of the drafter's bookkeeping
     _requests: list[Request] = field(default_factory=list)  # that a pass had
-    _uncounted: _Passes = field(default_factory=_Passes)
+    # Passes that are not counted yet: requests, and the numbers of drafted and of emitted tokens of each. They are
+    # counted together, as in a pass the device may wait for the host.
+    _uncounted: list[tuple[Sequence[Request], Sequence[int], Sequence[int]]] = field(default_factory=list)
 
     @property
     def num_requests(self) -> int:
@@ -79,28 +72,25 @@ class RolloutMeter:
             if request.meter is not self:
                 request.meter, request.counts = self, Counts()
                 self._requests.append(request)
-        self._uncounted.requests.append(requests)
-        self._uncounted.num_drafted.append(num_drafted)
-        self._uncounted.num_emitted.append(num_emitted)
+        self._uncounted.append((requests, num_drafted, num_emitted))
         self.step_time_s.append(now)
         self.step_live.append(len(requests))
         self.step_tokens.append(len(requests) + sum(num_drafted))
         self.step_emitted.append(sum(num_emitted))
-        if len(self._uncounted.requests) >= COUNTED_TOGETHER:
+        if len(self._uncounted) >= COUNTED_TOGETHER:
             self._count()
 
     def _count(self) -> None:
         """Add the passes that are not counted yet to the requests' counts."""
-        if not self._uncounted.requests:
+        if not self._uncounted:
             return
-        passes, self._uncounted = self._uncounted, _Passes()
-        number, requests = len(passes.requests), list(dict.fromkeys(chain.from_iterable(passes.requests)))
+        batches, *counts_of_passes = zip(*self._uncounted, strict=True)
+        self._uncounted = []
+        requests = list(dict.fromkeys(chain.from_iterable(batches)))
         place = dict(zip(requests, range(len(requests)), strict=True))
-        request_of = np.fromiter(map(place.__getitem__, chain.from_iterable(passes.requests)), np.int64)
-        drafted, emitted = (
-            np.fromiter(chain.from_iterable(counts), np.int64) for counts in (passes.num_drafted, passes.num_emitted)
-        )
-        steps = np.repeat(np.arange(len(self.step_live) - number, len(self.step_live)), list(map(len, passes.requests)))
+        request_of = np.fromiter(map(place.__getitem__, chain.from_iterable(batches)), np.int64)
+        drafted, emitted = (np.fromiter(chain.from_iterable(counts), np.int64) for counts in counts_of_passes)
+        steps = np.repeat(np.arange(len(self.step_live))[-len(batches) :], list(map(len, batches)))
         order = np.argsort(request_of, kind="stable")
         order = order[emitted[order] > 0]
         ends = np.searchsorted(request_of[order], np.arange(len(requests) + 1))

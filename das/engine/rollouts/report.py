@@ -129,23 +129,23 @@ class RolloutReport:
 
     def timeline(self) -> dict[str, Sequence[float]]:
         """Returns the lists that have a number for each pass, by their names in timeline files (docs/reference.md)."""
-        return {name: value for name, value in self.plain().items() if name.startswith(("step_", "pass_"))}
+        of_passes = {name: value for name, value in _known(self).items() if name.startswith(("step_", "pass_"))}
+        return of_passes | self.traces
 
     def plain(self) -> Plain:
-        """Returns the report as a Plain dictionary. The budget's traces are entries of it, beside the fields."""
+        """Returns the report as a Plain dictionary."""
         values = _known(self)
         if self.cluster is not None:
             values["cluster"] = self.cluster.plain()
-        return values | values.pop("traces")
+        return values
 
     @classmethod
     def from_plain(cls, plain: Mapping[str, Any]) -> Self:
-        """Make the report from its plain form. Unknown entries are traces if their names begin with pass_."""
+        """Make the report from its plain form, which may have further entries."""
         values = {name: plain[name] for name in cls.__dataclass_fields__ if name in plain}
-        traces = {name: value for name, value in plain.items() if name not in values and name.startswith("pass_")}
         if "cluster" in values:
             values["cluster"] = ClusterReport(**values["cluster"])
-        return cls(**values, traces=traces)
+        return cls(**values)
 
 
 def sentence(plain: Mapping[str, Any]) -> str:

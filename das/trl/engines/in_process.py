@@ -182,7 +182,6 @@ def start_in_process(
         overrides["tensor_parallel_size"] = size
         generation.tp_group = tensor_parallel_group(size, accelerator.num_processes)
     if generation.enable_sleep_mode:
-        require_sleep_mode()
         if not settings.row.sleeps:
             raise EngineError(
                 f"{settings.method}: sleep mode forgets the weights that draft: set vllm_enable_sleep_mode=False"
@@ -222,16 +221,6 @@ def tensor_parallel_group(size: int, num_processes: int) -> Any:
         )
     own, _ = torch.distributed.new_subgroups(size)
     return own
-
-
-def require_sleep_mode() -> None:
-    """Raise EngineError with a one-line message if vLLM has no sleep mode on this device."""
-    from vllm.platforms import current_platform
-
-    if not current_platform.is_sleep_mode_available():
-        raise EngineError(
-            f"vllm_enable_sleep_mode=True: vLLM has no sleep mode on a {current_platform.device_name}; set it to False"
-        )
 
 
 def gpu_capability() -> int | None:
