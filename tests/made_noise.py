@@ -1,7 +1,5 @@
 """Noise as C computes it, what kernels for GPUs do in plain torch, and distributions made from given log-probs."""
 
-from collections.abc import Mapping
-
 import numpy as np
 import torch
 
@@ -60,10 +58,18 @@ def torch_noise(key0: torch.Tensor, key1: torch.Tensor, vocab: int) -> torch.Ten
     return -_soft_log(e)
 
 
-def torch_argmax(logits: torch.Tensor, inputs: Mapping[str, torch.Tensor]) -> torch.Tensor:
+def row_keys(seeds: np.ndarray, positions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """noise.device_keys in NumPy: uint32 [rows] each."""
+    key = noise.splitmix64(noise.splitmix64(seeds.view(np.uint64)) ^ positions.view(np.uint64))
+    return (key & np.uint64(0xFFFFFFFF)).astype(np.uint32), (key >> np.uint64(32)).astype(np.uint32)
+
+
+def torch_argmax(
+    logits: torch.Tensor, seeds: torch.Tensor, positions: torch.Tensor, greedy: torch.Tensor
+) -> torch.Tensor:
     """noise.device_argmax in plain torch, on any device."""
-    gumbel = torch_noise(inputs["key0"], inputs["key1"], logits.shape[1])
-    return (logits + gumbel.masked_fill_(inputs["greedy"].bool()[:, None], 0.0)).argmax(dim=-1)
+    gumbel = torch_noise(*noise.device_keys(seeds, positions), logits.shape[1])
+    return (logits + gumbel.masked_fill_(greedy.bool()[:, None], 0.0)).argmax(dim=-1)
 
 
 def torch_likeliest(logits: torch.Tensor) -> torch.Tensor:

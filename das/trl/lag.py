@@ -202,9 +202,7 @@ def ahead_problem(lag: int, arguments: Mapping[str, Any], tools: bool, processes
     if problem := rollout_of_its_own(arguments):
         return problem
     if processes > 1:
-        return (
-            f"rollouts ahead need one process that trains, and these are {processes}: launch one"
-        )
+        return f"rollouts ahead need one process that trains, and these are {processes}: launch one"
     return ""
 
 

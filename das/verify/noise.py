@@ -15,7 +15,6 @@ Tests compare both with one in torch (tests/made_noise.py).
 
 import ctypes
 import functools
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +23,6 @@ import torch
 
 from das.drafter.distributions import PAIRS, unknown
 from das.general.native import load_native
-from das.verify.layout import on_device
 
 REJECTED = -1  # what vLLM expects in sampled_token_ids where no token was emitted
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
@@ -40,20 +38,14 @@ def splitmix64(x: np.ndarray) -> np.ndarray:
     return x ^ (x >> np.uint64(31))
 
 
-def row_keys(seeds: np.ndarray, positions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Compute the 64-bit noise key of each row from its request's seed and the position of the token to be emitted.
+def device_keys(seeds: torch.Tensor, positions: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Compute the 64-bit noise key of each row, as noise_key of das/noise.h does, on the device that has these tensors.
 
-    seeds, positions: int64 [rows]. Returns the lower and the upper half of the keys, uint32 [rows] each.
+    seeds, positions: of the row's request, and of the token to be emitted, int64 [rows]. Returns the lower and the
+    upper half of the keys, int32 [rows] each.
     """
-    key = splitmix64(splitmix64(seeds.astype(np.int64).view(np.uint64)) ^ positions.astype(np.int64).view(np.uint64))
-    return (key & np.uint64(0xFFFFFFFF)).astype(np.uint32), (key >> np.uint64(32)).astype(np.uint32)
-
-
-def device_keys(seeds: torch.Tensor, positions: torch.Tensor) -> dict[str, torch.Tensor]:
-    """Compute `row_keys` on the device that has these tensors, int64 [rows]. Returns the halves by the names that
-    `device_argmax` knows, int32 [rows]."""
     key = _splitmix64(_splitmix64(seeds) ^ positions)
-    return {"key0": key.to(torch.int32), "key1": (key >> 32).to(torch.int32)}
+    return key.to(torch.int32), (key >> 32).to(torch.int32)
 
 
 def _splitmix64(x: torch.Tensor) -> torch.Tensor:
@@ -130,25 +122,22 @@ def keyed_argmax(
             tokens,
         )  # fmt: skip
         return tokens
-    return device_argmax(logits, on_device(logits.device, noise_inputs(seeds, positions, greedy)))
+    flags = np.zeros(len(seeds), np.int64) if greedy is None else greedy
+    there = torch.from_numpy(np.stack((seeds, positions, flags))).pin_memory().to(logits.device, non_blocking=True)
+    return device_argmax(logits, *there)
 
 
-def noise_inputs(seeds: np.ndarray, positions: np.ndarray, greedy: np.ndarray | None) -> dict[str, np.ndarray]:
-    """Returns the arrays [rows] that `device_argmax` needs, after `on_device` has copied them. For the arguments see
-    keyed_argmax."""
-    key0, key1 = row_keys(seeds, positions)
-    flags = np.zeros(len(seeds), np.int32) if greedy is None else greedy.astype(np.int32)
-    return {"key0": key0.view(np.int32), "key1": key1.view(np.int32), "greedy": flags}
+def device_argmax(
+    logits: torch.Tensor, seeds: torch.Tensor, positions: torch.Tensor, greedy: torch.Tensor
+) -> torch.Tensor:
+    """Sample one token per row on a GPU, as keyed_argmax does, by tensors that are there. Returns token ids, int64
+    [rows].
 
-
-def device_argmax(logits: torch.Tensor, inputs: Mapping[str, torch.Tensor]) -> torch.Tensor:
-    """Sample one token per row on a GPU, as keyed_argmax does. Returns token ids, int64 [rows].
-
-    logits: see keyed_argmax. inputs: the rows' `noise_inputs`, already on the same device as the logits.
+    seeds, positions: int64 [rows]. greedy: [rows], nonzero or True for a greedy row. For the rest see keyed_argmax.
     """
     from das.verify.keyed_triton import keyed_argmax_triton
 
-    return keyed_argmax_triton(logits, inputs["key0"], inputs["key1"], inputs["greedy"])
+    return keyed_argmax_triton(logits, *device_keys(seeds, positions), greedy)
 
 
 def keyed_verify(
@@ -200,7 +189,7 @@ def draw_on_device(
     if logits.device.type == "cpu":
         tokens = keyed_argmax(logits, seeds.numpy(), positions.numpy(), greedy.numpy()).to(torch.int32)
     else:
-        tokens = device_argmax(logits, device_keys(seeds, positions) | {"greedy": greedy}).to(torch.int32)
+        tokens = device_argmax(logits, seeds, positions, greedy).to(torch.int32)
     if width == 1:
         return tokens[:, None]
     # The drafted token after each row; a request's last row has none, and fills the columns behind it.

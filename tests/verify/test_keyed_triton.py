@@ -19,8 +19,8 @@ pytest.importorskip("triton", reason="Triton is not installed on this platform")
 INTERPRETED = """
 import numpy as np, torch, triton, triton.language as tl
 from das.verify.keyed_triton import _gumbel, keyed_argmax_triton
-from das.verify.noise import keyed_argmax, row_keys
-from tests.made_noise import native_noise, torch_argmax
+from das.verify.noise import keyed_argmax
+from tests.made_noise import native_noise, row_keys, torch_argmax
 
 
 @triton.jit
@@ -45,7 +45,7 @@ for rows, vocab in ((100, 512), (200, 40), (5, 32_000), (1, 151_936), (2, 16_385
     keys = [torch.from_numpy(key.view(np.int32)) for key in row_keys(seeds, positions)]
     in_c = keyed_argmax(logits, seeds, positions, greedy)
     in_triton = keyed_argmax_triton(logits, *keys, torch.from_numpy(greedy))
-    in_torch = torch_argmax(logits, dict(zip(("key0", "key1", "greedy"), (*keys, torch.from_numpy(greedy)))))
+    in_torch = torch_argmax(logits, *map(torch.from_numpy, (seeds, positions, greedy)))
     assert torch.equal(in_triton, in_c), (rows, vocab, (in_triton != in_c).sum())
     assert torch.equal(in_torch, in_c), (rows, vocab)
 """
