@@ -56,17 +56,11 @@ class Dispatcher:
     Near the end of the queue no engine gets a margin, because another could start the request at once.
 
     Each request is at any time delivered, held by one engine, or waiting.
-
-    Raises ValueError with a one-line message if an engine does not take part, or was not given the request.
     """
 
     def __init__(self, requests: Sequence[QueuedRequest], margin: int = 1) -> None:
-        if margin < 0:
-            raise ValueError(f"margin must be at least 0, got {margin}")
         self.margin = margin
         self._undelivered = {request.index for request in requests}
-        if len(self._undelivered) != len(requests):
-            raise ValueError("two requests have the same index")
         longest: dict[str, float] = {}
         first: dict[str, int] = {}
         for request in requests:
@@ -97,17 +91,13 @@ class Dispatcher:
 
     def held(self, engine: int) -> tuple[int, ...]:
         """Returns the requests that this engine has started and not finished, in the order in which they were taken."""
-        return tuple(self._engine(engine).held)
+        return tuple(self._engines[engine].held)
 
     def joined(self, engine: int, slots: int) -> None:
         """Let an engine take part from now on. slots: how many requests it decodes at once.
 
         Engines that join before any engine calls `take` are dealt problems. Later engines take from the queue.
         """
-        if engine in self._engines:
-            raise ValueError(f"engine {engine} takes part already")
-        if slots < 1:
-            raise ValueError(f"engine {engine} must decode at least 1 request at once, got {slots}")
         self._engines[engine] = _Engine(slots)
 
     def take(self, engine: int) -> list[int]:
@@ -116,7 +106,7 @@ class Dispatcher:
         They fill the engine's free slots and the margin. Lost requests come first, then the problems dealt to this
         engine, then the common queue.
         """
-        taker = self._engine(engine)
+        taker = self._engines[engine]
         if not self._begun:
             self._begun = True
             self._deal()
@@ -131,24 +121,16 @@ class Dispatcher:
 
     def finished(self, engine: int, request: int) -> None:
         """Note that an engine delivers a response."""
-        held = self._engine(engine).held
-        if request not in held:
-            raise ValueError(f"engine {engine} delivers request {request}, which it does not hold")
-        del held[request]
+        del self._engines[engine].held[request]
         self._undelivered.remove(request)
 
     def lost(self, engine: int) -> list[int]:
         """Note that an engine is gone. Returns the requests that it held, which go to the front of the queue."""
-        gone = self._engine(engine)
+        gone = self._engines[engine]
         self._queue.extendleft(reversed(gone.dealt))
         del self._engines[engine]
         self._lost = sorted([*self._lost, *gone.held], key=self._rank.__getitem__)
         return list(gone.held)
-
-    def _engine(self, number: int) -> _Engine:
-        if number not in self._engines:
-            raise ValueError(f"engine {number} does not take part in this rollout")
-        return self._engines[number]
 
     def _deal(self) -> None:
         """Deal problems from the queue to the engines with the least predicted work.

