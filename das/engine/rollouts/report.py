@@ -130,7 +130,7 @@ class RolloutReport:
     def timeline(self) -> dict[str, Sequence[float]]:
         """Returns the lists that have a number for each pass, by their names in timeline files (docs/reference.md)."""
         of_passes = {name: value for name, value in _known(self).items() if name.startswith(("step_", "pass_"))}
-        return of_passes | self.traces
+        return {**of_passes, **self.traces}
 
     def plain(self) -> Plain:
         """Returns the report as a Plain dictionary."""
