@@ -23,13 +23,12 @@ from das.engine.install import install
 from das.engine.rollouts.report import Finished, RolloutReport
 from das.engine.rollouts.rollout import RolloutRequest, own_parameters
 from das.engine.settings import EngineSettings
+from das.general import ranks
 from das.general.errors import ClusterError
 from das.weights.agreement import Policy
 from das.weights.weight_check import problem_of, use_weights
 
 Result = TypeVar("Result")
-# torchrun and accelerate set these variables to tell a trainer its rank. An engine would take that rank for its own.
-LAUNCHER = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "GROUP_RANK")
 PART_BYTES = 256 * 2**20  # weights travel in parts of about this size
 
 
@@ -109,7 +108,7 @@ class RolloutEngine:
 
         Raises the errors of build_engine.
         """
-        for name in LAUNCHER:
+        for name in ranks.LAUNCHER:
             os.environ.pop(name, None)
         # If a process is killed while it compiles, an empty library stays behind, which later engines would load.
         os.environ["TORCHINDUCTOR_CACHE_DIR"] = f"{tempfile.gettempdir()}/das-inductor-{os.getpid()}"

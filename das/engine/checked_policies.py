@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from das.engine.versions import VLLM, installed, unchecked_vllm
-from das.general import stages
+from das.general import ranks, stages
 from das.general.errors import EngineError
 from das.general.files import write_text
 from das.general.side_output import side_output
@@ -44,7 +44,6 @@ CHECKED = frozenset(
 CPU_HEADS = (32, 64, 80, 96, 112, 128, 160, 192, 224, 256, 512)
 LIMIT_S = 300  # seconds after which a process of `answer_apart` counts as failed: weights may lie on a slow disk
 RUNNING = "DAS_SELF_TEST"  # environment variable of such a process, which compares nothing before
-OF_RANKS = {"RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"}  # the process is no rank of a training
 REFUSAL = "das.general.errors.EngineError: "  # how the last line of a traceback begins if das refused the policy
 _compared: set[tuple[str, str]] = set()  # policies, with their type, about which this process knows all it can
 logger = logging.getLogger("das")
@@ -218,7 +217,7 @@ def answer_apart(module: str, *arguments: str, **variables: str) -> tuple[dict[s
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "answer.json"
         command = [sys.executable, "-W", "ignore", "-m", module, str(file), *arguments]
-        environment = {name: value for name, value in os.environ.items() if name not in OF_RANKS}
+        environment = {name: value for name, value in os.environ.items() if name not in ranks.LAUNCHER}
         environment |= {RUNNING: "1", **variables}
         try:
             run = subprocess.run(

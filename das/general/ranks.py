@@ -11,6 +11,9 @@ from functools import partial
 from typing import Any, TypeVar
 
 Value = TypeVar("Value")
+# torchrun and accelerate set these variables to tell a trainer its rank. An engine in another process would take that
+# rank for its own.
+LAUNCHER = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "GROUP_RANK")
 PATIENCE = timedelta(hours=2)  # a rank whose rollout has ended waits for the slowest one's
 
 

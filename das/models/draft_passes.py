@@ -19,16 +19,16 @@ from das.models.coupled import Processed
 from das.verify.layout import Batch, on_device
 
 
+REFUSED = (
+    "self-drafts need a model that has full attention of one kind, with heads of one size and the scheduler's KV blocks, "
+    "in every layer: choose another method, such as das"
+)
+
+
 def blocks_needed(max_tokens: int, block_size: int) -> int:
     """Returns the number of scratch blocks that a request needs for `max_tokens` positions, which may begin anywhere in
     a block."""
     return (max_tokens + block_size - 2) // block_size + 1
-
-
-def _refusal(what: str) -> NotInstalled:
-    """Returns the error for an engine whose KV cache or attention das cannot handle. what: names the missing
-    requirement."""
-    return NotInstalled(f"self-drafts need {what}: choose another method, such as das")
 
 
 def with_scratch_blocks(config: Any, num_blocks: int) -> Any:
@@ -38,22 +38,13 @@ def with_scratch_blocks(config: Any, num_blocks: int) -> Any:
 
     specs = [group.kv_cache_spec for group in config.kv_cache_groups]
     if len(config.kv_cache_tensors) != 1 or len(specs) != 1 or type(specs[0]) is not FullAttentionSpec:
-        raise _refusal("a model that has full attention, with heads of one size, in every layer")
+        raise NotInstalled(REFUSED)
     tensor, total = config.kv_cache_tensors[0], config.num_blocks + num_blocks
     layer_stride = tensor.layer_stride
     if layer_stride == config.num_blocks * tensor.block_stride:  # each layer's blocks lie together
         layer_stride = total * tensor.block_stride
     grown = replace(tensor, size=tensor.size // config.num_blocks * total, layer_stride=layer_stride)
     return replace(config, num_blocks=total, kv_cache_tensors=[grown])
-
-
-def _block_size_of(runner: Any) -> int:
-    """Returns the number of tokens in a KV block. Raises NotInstalled if attention's blocks differ from the
-    scheduler's."""
-    block_size: int = runner.kv_cache_config.kv_cache_groups[0].kv_cache_spec.block_size
-    if runner.kernel_block_sizes != [block_size]:
-        raise _refusal(f"an attention kernel with blocks of {block_size} tokens, as vLLM's scheduler has them")
-    return block_size
 
 
 def _copy_blocks(runner: Any, copies: Sequence[tuple[int, int]]) -> None:
@@ -128,10 +119,10 @@ class DraftPasses:
 
     def __init__(self, vllm: Any, positions: np.ndarray, processed: Processed, scratch: Sequence[int], max_tokens: int):
         self.runner, self.processed, self._positions = vllm, processed, positions
-        self.block_size = _block_size_of(vllm)
+        self.block_size: int = vllm.kv_cache_config.kv_cache_groups[0].kv_cache_spec.block_size
+        if vllm.kernel_block_sizes != [self.block_size] or len(vllm.attn_groups[0]) != 1:
+            raise NotInstalled(REFUSED)
         self.scratch = np.array(scratch, np.int32).reshape(-1, blocks_needed(max_tokens, self.block_size))
-        if len(vllm.attn_groups[0]) != 1:
-            raise _refusal("a model whose layers have one kind of attention")
         self._next = np.empty(0, np.int64)  # position of each row's next token
         self._tables = np.empty((0, 0), np.int32)  # blocks of each row
 

@@ -177,7 +177,6 @@ class QuantizedLayers:
 def require_self_draft(vllm_config: Any, weights: str) -> None:
     """Raise NotInstalled with a one-line message if self-drafts do not work with this configuration. weights: the
     format of the drafting weights."""
-    from vllm import _custom_ops
     from vllm.platforms import current_platform
 
     parallel, model = vllm_config.parallel_config, vllm_config.model_config
@@ -189,14 +188,12 @@ def require_self_draft(vllm_config: Any, weights: str) -> None:
         raise NotInstalled("self-drafts: not with multimodal positions or LoRA adapters")
     if model.is_moe:
         raise NotInstalled("self-drafts: experts cannot be quantized yet; choose another method, such as das")
-    if current_platform.is_cpu():
-        if not _custom_ops._supports_onednn:
-            raise NotInstalled("self-drafts need a vLLM that was built with oneDNN: choose another method, such as das")
-    elif model.dtype not in (torch.bfloat16, torch.float16):
+    on_cpu = current_platform.is_cpu()
+    if not on_cpu and model.dtype not in (torch.bfloat16, torch.float16):
         raise NotInstalled(
             f"self-drafts: vLLM's kernels for quantized weights take no {model.dtype}; set dtype=bfloat16"
         )
-    elif weights != "w4":
+    if not on_cpu and weights != "w4":
         raise NotInstalled(f"self_draft={weights}: on a CPU only; choose w4")
     if model.quantization is not None:
         raise NotInstalled("self-drafts need a policy that is not quantized itself: choose another method, such as das")

@@ -37,7 +37,7 @@ def check_model_runner(vllm_config: Any) -> None:
     if not vllm_config.use_v2_model_runner:
         raise NotInstalled("an engine of das needs das.install() (or das's plug-in) before it is built")
     method = getattr(vllm_config.speculative_config, "method", None)
-    if method not in (None, "custom_class", *METHODS):
+    if method not in (None, *METHODS) and not drafts_by_das(vllm_config):
         raise NotInstalled(f"das does not know the speculative method {method}: choose {', '.join(METHODS)}")
 
 

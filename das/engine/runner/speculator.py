@@ -6,7 +6,7 @@ eagle3, mtp) stay, and CoupledSpeculator replaces two methods of this one object
 - sample_draft: tokens are drawn with the verifier's noise (das/models/coupled.py).
 - propose: a round of drafting begins, and its time is measured.
 
-vLLM's own drafters from texts, n-grams and suffixes, and custom proposers of others, on the host.
+vLLM's own drafters from texts, n-grams and suffixes, on the host.
 
 vLLM has them for its deprecated first runner, whose batch has arrays on the host; here they get the same from this
 runner's. (This runner's own n-grams run on the device and draft the longest length for every request.)
@@ -122,7 +122,7 @@ class CoupledSpeculator:
         return self.sampler.draw(logits)
 
 
-TEXT_METHODS = ("ngram", "suffix", "custom_class")  # vLLM's names of them
+TEXT_METHODS = ("ngram", "suffix")  # vLLM's names of them
 
 
 class TextDrafts:
@@ -143,14 +143,10 @@ class TextDrafts:
             from vllm.v1.spec_decode.ngram_proposer import NgramProposer  # imports numba
 
             return NgramProposer(config)
-        if self._method == "suffix":
-            from vllm.v1.spec_decode.suffix_decoding import SuffixDecodingProposer
+        from vllm.v1.spec_decode.suffix_decoding import SuffixDecodingProposer
 
-            self.keeps_texts = True
-            return SuffixDecodingProposer(config)
-        from vllm.v1.spec_decode.custom_class_proposer import create_custom_proposer
-
-        return create_custom_proposer(config)
+        self.keeps_texts = True
+        return SuffixDecodingProposer(config)
 
     def propose(self, done: Pass) -> list[list[int]]:
         """Draft for every row of the batch, after a target pass. Returns each row's drafted token ids. On a GPU this
@@ -162,9 +158,6 @@ class TextDrafts:
         drafts: list[list[int]]
         if self._method == "ngram":
             drafts = self._vllm.propose(self.longest, done.tokens, lengths.astype(np.int32), texts)
-            return drafts
-        if self._method == "custom_class":
-            drafts = self._vllm.propose(done.tokens, lengths.astype(np.int32), texts)
             return drafts
         as_first = SimpleNamespace(
             req_ids=names,
