@@ -19,9 +19,9 @@ from das.cluster.history_store import HistoryStore, finished_text
 from das.cluster.pool import EnginePool, Event, PoolEngine
 from das.cluster.rollout_engine import EngineRequest, requests_of
 from das.drafter.saved import SavedText, read_history
-from das.engine.learned import HISTORY, LEARNED
 from das.engine.rollouts.report import ClusterReport, Finished, RolloutReport, of_engines
 from das.engine.rollouts.rollout import Rollout, RolloutRequest, measured_rollout, warn_of
+from das.engine.settings import HISTORY, LEARNED
 from das.general.arrays import load_arrays, pack_strings, save_arrays, unpack_strings
 from das.general.errors import ClusterError
 from das.general.files import write_bytes

@@ -19,13 +19,13 @@ import torch
 
 from das.drafter.saved import SavedText
 from das.engine.build import build_engine
+from das.engine.checked_policies import Policy
 from das.engine.install import install
 from das.engine.rollouts.report import Finished, RolloutReport
 from das.engine.rollouts.rollout import RolloutRequest, own_parameters
 from das.engine.settings import EngineSettings
 from das.general import ranks
 from das.general.errors import ClusterError
-from das.weights.agreement import Policy
 from das.weights.weight_check import problem_of, use_weights
 
 Result = TypeVar("Result")

@@ -15,6 +15,7 @@ import sys
 import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext, suppress
+from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -69,6 +70,24 @@ def check_policy(vllm_config: Any) -> None:
     if (arguments["model"], arguments["dtype"]) not in _compared:
         _compare(name, arguments, " and ".join(unchecked))
         _compared.add((arguments["model"], arguments["dtype"]))
+
+
+@dataclass(frozen=True)
+class Policy:
+    """What an engine knows of its policy. dtype: in which it computes, such as "float32". tied: whether its lm_head is
+    its input embedding. room: the most tokens of a prompt and its response together. keeps_bits: whether drafts change
+    no token, or keep the distribution alone."""
+
+    dtype: str
+    tied: bool
+    room: int
+    keeps_bits: bool
+
+
+def policy_of(model_config: Any, keeps_bits: bool) -> Policy:
+    """Returns what this ModelConfig of vLLM says."""
+    tied = bool(getattr(model_config.hf_text_config, "tie_word_embeddings", False))
+    return Policy(str(model_config.dtype).removeprefix("torch."), tied, int(model_config.max_model_len), keeps_bits)
 
 
 def refusal(model_config: Any, adapters: bool = False) -> str:

@@ -1,10 +1,14 @@
-"""The rollout that an engine runs: it begins and ends here, whoever drafts, and whether or not it was announced."""
+"""The rollout that an engine runs: it begins and ends here, whoever drafts, and whether or not it was announced. What
+was learned in rollouts is kept here, too.
+"""
 
 import logging
 import time
 from collections.abc import Mapping
 from dataclasses import replace
+from pathlib import Path
 
+import numpy as np
 from vllm.distributed import get_tp_group
 
 from das.engine.proposer import DasProposer
@@ -15,8 +19,11 @@ from das.engine.rollouts.report import Finished, Plain, RolloutReport
 from das.engine.rollouts.totals import LinesInTheLog, add_to_totals
 from das.engine.runner.runner import Runner
 from das.engine.runner.speculator import TextDrafts
+from das.engine.settings import HISTORY, LEARNED
+from das.general.arrays import load_arrays, save_arrays
 
 Responses = Mapping[Request, Finished]
+KIND = "what a proposer learned"  # of files of the name LEARNED
 
 
 class RunningRollout:
@@ -112,6 +119,41 @@ class RunningRollout:
         meter = self._flights.meter
         known = {request.asked: request for request in meter.requests}
         return [meter.one_finished(known[name], self._noted(known[name])) for name in names]
+
+    def save_learned(self, folder: Path) -> None:
+        """Write into `folder` what drafting has learned: the history of texts, the lengths of responses, and the
+        calibrated probabilities of acceptance. No request may be live. Does nothing where nothing is learned.
+
+        The drafter then continues from the file it wrote: an index built text by text finds occurrences in another
+        order than one that grew token by token, and this run must draft what a resumed run will draft. A budget is not
+        saved: within a few passes it measures the running engine anew, and what those of papers learn of responses
+        begins anew, too.
+        """
+        if (proposer := self._flights.proposer) is None:
+            return
+        drafter = proposer.draft_round.drafter
+        drafter.save(folder / HISTORY)
+        drafter.load(folder / HISTORY)
+        learned = {
+            **proposer.lengths.state(),
+            "calibration": proposer.calibration.counts,
+            "usual": np.array(proposer.judge.usual),
+            "told_tick": np.array(drafter.told),
+        }
+        save_arrays(folder / LEARNED, {"kind": np.array(KIND), **learned})
+
+    def load_learned(self, folder: Path) -> None:
+        """Continue from what `save_learned` wrote, at the same history tick. Raises ValueError for files of another
+        kind."""
+        if (proposer := self._flights.proposer) is None:
+            return
+        drafter = proposer.draft_round.drafter
+        drafter.load(folder / HISTORY)
+        learned = load_arrays(folder / LEARNED, KIND)
+        drafter.told = int(learned["told_tick"])
+        proposer.lengths.restore(learned)
+        proposer.calibration.counts = learned["calibration"]
+        proposer.judge.usual.extend((accepted, share) for accepted, share in learned["usual"].reshape(-1, 2).tolist())
 
     def leave(self) -> None:
         """End an evaluation or a rollout that its caller left open."""

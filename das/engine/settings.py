@@ -29,6 +29,7 @@ EXACT = {  # what drafts leave equal (docs/exactness.md), and the line that says
     DISTRIBUTION: "exact=distribution: drafts keep the policy's distribution, not each token (exact=bits does)",
 }
 PROPOSER = "das.engine.proposer.DasProposer"  # the class that vLLM loads where das drafts
+HISTORY, LEARNED = "history.npz", "learned.npz"  # files of a checkpoint: the drafter's history, and what else it needs
 STOCK = "stock"  # vLLM as it comes, without das
 SpeculativeConfig = dict[str, Any] | None  # vLLM's speculative_config
 _parsed: dict[str, "DasOptions"] = {}  # of this process's engines, by their JSON

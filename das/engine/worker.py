@@ -22,7 +22,7 @@ from vllm.platforms import current_platform  # noqa: E402
 
 from das.budget.latency import ON_GPU, LatencyModel  # noqa: E402
 from das.drafter.saved import SavedText  # noqa: E402
-from das.engine import learned  # noqa: E402
+from das.engine.checked_policies import policy_of  # noqa: E402
 from das.engine.patches import cpu, gpu, weights  # noqa: E402
 from das.engine.patches.model_runner import check_model_runner  # noqa: E402
 from das.engine.patches.replace import put  # noqa: E402
@@ -34,7 +34,6 @@ from das.general import stages  # noqa: E402
 from das.models.draft_passes import blocks_needed, with_scratch_blocks  # noqa: E402
 from das.models.self_draft import QuantizedLayers, require_self_draft  # noqa: E402
 from das.verify.forced import Forced  # noqa: E402
-from das.weights.agreement import policy_of  # noqa: E402
 from das.weights.weight_check import WeightSample, fingerprint, lost_weights  # noqa: E402
 
 # An unannounced rollout (see DasWorker) ends after so many passes or requests, so that memory is bounded.
@@ -228,7 +227,7 @@ class DasWorker(PlatformWorker):  # type: ignore[misc, valid-type]  # chosen at 
         return json.dumps(getattr(self, method)(*args))
 
     def das_policy(self) -> tuple[Any, ...]:
-        """Returns the fields of das.weights.agreement.Policy."""
+        """Returns the fields of das.engine.checked_policies.Policy."""
         return astuple(policy_of(self.model_config, self._das_bits))
 
     def das_meet_trainer(self) -> None:
@@ -284,14 +283,12 @@ class DasWorker(PlatformWorker):  # type: ignore[misc, valid-type]  # chosen at 
 
     def das_save_state(self, folder: str) -> None:
         """Write the drafter's part of a checkpoint into `folder`. Does nothing where nothing is learned."""
-        if (proposer := self.das_runner.flights.proposer) is not None:
-            learned.save(proposer, Path(folder))
+        self.das_running.save_learned(Path(folder))
 
     def das_load_state(self, folder: str) -> None:
         """Load what `das_save_state` wrote, to draft as the engine that wrote it would. Does nothing where nothing is
         learned."""
-        if (proposer := self.das_runner.flights.proposer) is not None:
-            learned.load(proposer, Path(folder))
+        self.das_running.load_learned(Path(folder))
 
     def das_force(self, responses: dict[str, list[int]], remembered: dict[str, np.ndarray] | None = None) -> None:
         """Let requests that name one of `responses` emit it. An empty dict ends this. remembered: see Forced."""

@@ -18,10 +18,9 @@ from das.general.errors import NotInstalled
 from das.models.coupled import Processed
 from das.verify.layout import Batch, on_device
 
-
 REFUSED = (
-    "self-drafts need a model that has full attention of one kind, with heads of one size and the scheduler's KV blocks, "
-    "in every layer: choose another method, such as das"
+    "self-drafts need a model that has full attention in every layer, with heads of one size and the scheduler's KV "
+    "blocks: choose another method, such as das"
 )
 
 

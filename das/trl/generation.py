@@ -37,8 +37,7 @@ from das.trl.engines import Engines, NewWeights, TrainedHead
 from das.trl.engines.cluster import ClusterEngines
 from das.trl.engines.in_process import DasEngine, start_in_process
 from das.trl.lag import FinishedRollout, Rows, Sync
-from das.trl.support import unsupported
-from das.weights.agreement import dtype_note, embedding_problem
+from das.trl.support import dtype_note, embedding_problem, unsupported
 from das.weights.weight_check import WeightSample, check_together, fingerprint, whole
 
 STATE = "generation.npz"

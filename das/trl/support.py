@@ -1,14 +1,21 @@
-"""Check whether das refuses a kind of training, and say why. `run.py` checks before it builds anything; in scripts, das
+"""Check whether das refuses a kind of training, and say why: one that das does not support, or one whose trainer and
+engine would compute other things from the same weights. `run.py` checks before it builds anything; in scripts, das
 checks when a trainer is built."""
 
 import os
 from typing import Any
 
+from das.engine.checked_policies import Policy
 from das.general import ranks
 
 # From this compute capability on, batch-invariant kernels leave the trainer its matrix products. They still replace its
 # batched products, softmax, log_softmax and means, whose backward passes remain torch's.
 HOPPER = 90
+CURE = 'train it whole in both places: LoraConfig(modules_to_save=["embed_tokens"], ensure_weight_tying=True)'
+OWN_HEAD = (
+    "the trainer's lm_head is its input embedding, and the engine has one of its own, which would stay as it is: save "
+    "the policy with tie_word_embeddings=true in its config"
+)
 QUANTIZED = "das cannot sync quantized weights into the engine: load the model without quantization"
 
 
@@ -58,6 +65,47 @@ def invariance_problem(capability: int | None, invariant: bool) -> str:
         f"on a GPU of compute capability {capability / 10:.1f} vLLM's batch-invariant kernels replace torch's matrix "
         "products in the whole process, and have no backward pass: set engine.exact=distribution (in a script "
         'das.speculate(exact="distribution")) or train with vllm_mode="server"'
+    )
+
+
+def embedding_problem(model: Any, policy: Policy) -> str:
+    """Returns one line that says why the engine's embedding or lm_head would soon differ from the trainer's; empty if
+    neither would.
+
+    model: the trainer's, of transformers or PEFT. policy: the engine's. An engine with tied weights computes both from
+    the embedding that TRL loads. In the trainer PEFT may train one of the two alone; and it merges an adapter of tied
+    weights into them twice.
+    """
+    embedding, head = model.get_input_embeddings(), model.get_output_embeddings()
+    if embedding is None or head is None:
+        return ""
+    if hasattr(embedding, "token_adapter"):
+        return f"TRL does not load PEFT's trainable_token_indices into an engine: {CURE}"
+    of_embedding, of_head = ({id(each): each for each in module.parameters()} for module in (embedding, head))
+    shared = of_embedding.keys() == of_head.keys()
+    if not policy.tied:
+        return OWN_HEAD if shared else ""
+    trained = [each for each in of_head.values() if each.requires_grad]
+    if shared and all(_size(each) == _size(embedding.weight) for each in trained):
+        return ""
+    return f"the engine's lm_head is its input embedding, and the trainer's would differ from it in training: {CURE}"
+
+
+def _size(tensor: Any) -> tuple[int, ...]:
+    return tuple(getattr(tensor, "ds_shape", tensor.shape))  # ZeRO-3 keeps the shape of a tensor that it has sharded
+
+
+def dtype_note(autocast: str, policy: Policy) -> str:
+    """Returns one line that says that trainer and engine round differently; empty if they do not.
+
+    autocast: accelerate's mixed_precision: "no", "bf16" or "fp16". policy: the engine's.
+    """
+    trained = {"bf16": "bfloat16", "fp16": "float16"}.get(autocast, "")
+    if trained in ("", policy.dtype):
+        return ""
+    return (
+        f"the trainer computes in {trained} ({autocast}=True) and the engine in {policy.dtype}, so their log-probs "
+        f'differ by rounding: set {autocast}=False, or das.speculate(engine={{"dtype": "{trained}"}})'
     )
 
 

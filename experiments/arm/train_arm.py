@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from analysis import read
-from das.engine.learned import HISTORY
 from das.engine.rollouts.rollout import Rollout
+from das.engine.settings import HISTORY
 from das.general import ranks, stages
 from das.general.files import write_text
 from experiments.arm import resume

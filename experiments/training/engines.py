@@ -22,18 +22,17 @@ from typing import Any
 from das.cluster.cluster import STATE, Cluster
 from das.drafter.saved import read_history
 from das.engine.build import build_engine, warm_up
-from das.engine.learned import HISTORY
+from das.engine.checked_policies import Policy, policy_of
 from das.engine.patches import weights
 from das.engine.patches.front_end import let_force
 from das.engine.rollouts.meter import TAIL
 from das.engine.rollouts.report import Finished, RolloutReport
 from das.engine.rollouts.rollout import Rollout, RolloutRequest
-from das.engine.settings import EngineSettings
+from das.engine.settings import HISTORY, EngineSettings
 from das.general.files import write_bytes
 from das.trl.engines import Engines
 from das.trl.engines.in_process import DasEngine
 from das.verify.admission import FORCED_KEY
-from das.weights.agreement import Policy, policy_of
 from das.weights.weight_check import WeightSample, lost_weights, problem_of
 from experiments.run.errors import RunFailed
 

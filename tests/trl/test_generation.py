@@ -14,6 +14,7 @@ from datasets import Dataset
 from PIL import Image
 from trl.generation.vllm_generation import VLLMGeneration
 
+from das.engine.checked_policies import Policy
 from das.engine.rollouts.report import RolloutReport
 from das.engine.rollouts.rollout import Rollout, RolloutRequest, request_seed
 from das.general.errors import EngineError, WeightSyncError
@@ -21,7 +22,6 @@ from das.trl import generation
 from das.trl.dataset_rows import problem_id, require_batch, require_fitting
 from das.trl.engines import NewWeights
 from das.trl.engines.in_process import DasEngine, tensor_parallel_group
-from das.weights.agreement import Policy
 from experiments.training.generation import HarnessGeneration
 
 

@@ -13,9 +13,10 @@ from torch import nn
 from transformers import AutoModelForCausalLM, Qwen3Config
 from trl.generation.vllm_generation import VLLMGeneration
 
+from das.engine.checked_policies import Policy
 from das.general import ranks
 from das.general.errors import EngineError, WeightSyncError
-from das.weights.agreement import CURE, OWN_HEAD, Policy, dtype_note, embedding_problem
+from das.trl.support import CURE, OWN_HEAD, dtype_note, embedding_problem
 from das.weights.weight_check import WeightSample, check_together, fingerprint, problem_of
 from experiments.run.errors import TrainingDiverged
 from experiments.training.trainer import require_finite

@@ -9,10 +9,10 @@ from typing import Any, Protocol, TypeVar
 
 import torch
 
+from das.engine.checked_policies import Policy
 from das.engine.rollouts.report import RolloutReport
 from das.engine.rollouts.rollout import Rollout, RolloutRequest
 from das.trl.lag import Sync
-from das.weights.agreement import Policy
 from das.weights.weight_check import WeightSample
 
 Result = TypeVar("Result")

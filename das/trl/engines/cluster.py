@@ -23,13 +23,13 @@ from das.cluster.cluster import Cluster
 from das.cluster.connection import ClusterSettings
 from das.cluster.pool import EnginePool
 from das.cluster.rollout_engine import WeightsPart, packed
+from das.engine.checked_policies import Policy
 from das.engine.rollouts.report import Finished, RolloutReport
 from das.engine.rollouts.rollout import Rollout, RolloutRequest
 from das.engine.settings import EngineSettings
 from das.general import ranks
 from das.general.errors import ClusterError, EngineError
 from das.trl.engines import NewWeights, Result, SeenByTRL, TrainedHead
-from das.weights.agreement import Policy
 from das.weights.weight_check import WeightSample, problem_of, whole
 
 # One engine beside the trainer. Nothing else rolls out, so it may be silent for longer.

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from das.drafter.saved import SavedText
+from das.engine.checked_policies import Policy
 from das.engine.environment import nccl_variables_kept
 from das.engine.patches.front_end import learn_from_rollouts_alone
 from das.engine.rollouts.report import RolloutReport
@@ -25,7 +26,6 @@ from das.trl.engines import NewWeights, Result, SeenByTRL, TrainedHead
 from das.trl.lag import done
 from das.trl.shared_history import SharedHistory
 from das.trl.support import invariance_problem
-from das.weights.agreement import Policy
 from das.weights.weight_check import WeightSample, problem_of, use_weights
 
 if TYPE_CHECKING:

@@ -10,6 +10,7 @@ from typing import Any
 from trl.generation.vllm_client import parse_logprobs
 from trl.generation.vllm_generation import VLLMGeneration
 
+from das.engine.checked_policies import Policy
 from das.engine.rollouts.rollout import Rollout, RolloutRequest, roll_out
 from das.general import ranks
 from das.general.errors import EngineError
@@ -17,7 +18,6 @@ from das.trl.determinism import algorithms_of_the_engine
 from das.trl.engines import NewWeights, SeenByTRL
 from das.trl.engines.in_process import DasEngine
 from das.trl.engines.server_client import Completion, ServerClient
-from das.weights.agreement import Policy
 from das.weights.weight_check import fingerprint, problem_of
 
 
