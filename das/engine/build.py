@@ -12,8 +12,8 @@ from das.budget import DEFAULT_BUDGET
 from das.engine.checked_policies import advice, head_refusal
 from das.engine.environment import in_this_process, variables
 from das.engine.settings import WORKER, DraftOptions, EngineSettings
-from das.general import stages
 from das.general.errors import EngineError, reason_of
+from das.general.side_output import stage
 
 if TYPE_CHECKING:
     from vllm import LLM
@@ -94,7 +94,7 @@ def build_engine(settings: EngineSettings, **overrides: Any) -> "LLM":
         if not settings.row.keyed and os.environ.get(name) == "1":
             raise EngineError(f"stock is vLLM as it comes, and this process has {name}=1: build it in a new process")
     das_arguments = _arguments(settings)
-    stages.now("makes its engine")
+    stage("makes its engine")
     from vllm import LLM
     from vllm.engine.arg_utils import EngineArgs
     from vllm.platforms import current_platform
@@ -138,7 +138,7 @@ def warm_up(llm: Any) -> None:
     """Roll out a few short requests, so that code compiled at its first use is compiled. Empties the prefix cache."""
     from vllm import SamplingParams
 
-    stages.now("warms its engine up")
+    stage("warms its engine up")
     params = SamplingParams(temperature=1.0, max_tokens=2, logprobs=0, ignore_eos=True, detokenize=False)
     prompt: Any = {"prompt_token_ids": [0]}
     for requests in (2, 1):

@@ -21,10 +21,10 @@ from pathlib import Path
 from typing import Any
 
 from das.engine.versions import VLLM, installed, unchecked_vllm
-from das.general import ranks, stages
+from das.general import ranks
 from das.general.errors import EngineError
 from das.general.files import write_text
-from das.general.side_output import side_output
+from das.general.side_output import side_output, stage
 
 # vLLM's names of the architectures whose tokens and log-probs are equal with drafts and without, and whose new weights
 # arrive, in tests with random weights (docs/exactness.md#policies names the tests).
@@ -161,7 +161,7 @@ def _compare(name: str, arguments: Mapping[str, Any], unchecked: str) -> None:
                 unchecked,
                 arguments["model"],
             )
-            stages.now("compares tokens with and without drafts")
+            stage("compares tokens with and without drafts")
             identity, ended = run_apart(arguments)
     if identity is None and unchecked_vllm():
         raise EngineError(

@@ -30,7 +30,7 @@ from das.engine.rollouts.report import Finished, Plain  # noqa: E402
 from das.engine.runner.runner import Runner, runner_under_construction  # noqa: E402
 from das.engine.running import RunningRollout  # noqa: E402
 from das.engine.settings import BITS, DasOptions, das_options, drafts_by_das, refuse_head  # noqa: E402
-from das.general import stages  # noqa: E402
+from das.general.side_output import stage  # noqa: E402
 from das.models.draft_passes import blocks_needed, with_scratch_blocks  # noqa: E402
 from das.models.self_draft import QuantizedLayers, require_self_draft  # noqa: E402
 from das.verify.forced import Forced  # noqa: E402
@@ -114,7 +114,7 @@ class DasWorker(PlatformWorker):  # type: ignore[misc, valid-type]  # chosen at 
     def load_model(self, *args: Any, **kwargs: Any) -> None:
         """Load the weights with which the engine starts."""
         weights.offer_weight_transfer(self.vllm_config)
-        stages.now("loads the policy into its engine")
+        stage("loads the policy into its engine")
         with weights.kept_under_load():
             super().load_model(*args, **kwargs)
         if self._das_options is not None and (own := self._das_options.self_draft) is not None:
@@ -180,7 +180,7 @@ class DasWorker(PlatformWorker):  # type: ignore[misc, valid-type]  # chosen at 
 
     def compile_or_warm_up_model(self) -> Any:
         """Capture graphs, and run made-up requests so that kernels are compiled. Nothing is learned from them."""
-        stages.now("compiles its engine's kernels and warms up")
+        stage("compiles its engine's kernels and warms up")
         self.das_runner.flights.is_warming_up = True
         self.das_running.begin(0, evaluation=True)
         times = super().compile_or_warm_up_model()

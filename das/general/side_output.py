@@ -1,4 +1,5 @@
-"""Side outputs: printed lines, statistics, traces, W&B, pictures. One that fails says so once, and the run goes on."""
+"""Side outputs: printed lines, statistics, traces, W&B, pictures. One that fails says so once, and the run goes on. And
+what a process does while it starts: das says it here, for whoever wants to show it."""
 
 import io
 import logging
@@ -13,6 +14,7 @@ from das.general.errors import reason_of
 # Not below vLLM's logger: TRL's import lets that one say nothing but errors.
 logger = logging.getLogger("das")
 _said: set[str] = set()
+_listener: Callable[[str], object] | None = None
 
 
 @contextmanager
@@ -64,3 +66,15 @@ def lasting(descriptor: int, closefd: bool = True, lasts: type[OSError] = OSErro
     file.lasts = lasts
     buffer = io.BufferedWriter(file)
     return io.TextIOWrapper(buffer, sys.stdout.encoding, sys.stdout.errors, line_buffering=True)
+
+
+def listen_to_stages(listener: Callable[[str], object] | None) -> None:
+    """Call `listener` with each stage that begins in this process from now on; None: nobody listens."""
+    global _listener
+    _listener = listener
+
+
+def stage(what: str) -> None:
+    """Say what this process does now, such as "loads the policy"."""
+    if _listener is not None:
+        _listener(what)

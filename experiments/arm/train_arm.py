@@ -16,8 +16,9 @@ from typing import TYPE_CHECKING, Any
 from analysis import read
 from das.engine.rollouts.rollout import Rollout
 from das.engine.settings import HISTORY
-from das.general import ranks, stages
+from das.general import ranks
 from das.general.files import write_text
+from das.general.side_output import stage
 from experiments.arm import resume
 from experiments.arm.data import by_problem, check_vocabulary, dataset, is_recorded
 from experiments.arm.engine import engine_settings, make_schedule, prepare_process, without_distributions
@@ -133,7 +134,7 @@ def train_alike() -> None:
 
 def load_model(policy: str, dtype: str) -> Any:
     """Load the policy to train. policy: directory or hub id. dtype: the type of its weights."""
-    stages.now("loads the policy")
+    stage("loads the policy")
     from transformers import AutoModelForCausalLM
 
     # On CPUs, where accelerate has no FSDP 2, transformers shards the policy with torch's `fully_shard`, over gloo.

@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from analysis import read
-from das.general import stages
+from das.general.side_output import listen_to_stages
 from experiments.arm.failures import expect, log_of, reporting, tell
 from experiments.arm.resume import arguments, hint, interleaved, set_rows, start_again
 from experiments.arm.train_arm import ArmRun, train_arm
@@ -120,7 +120,7 @@ def _arm_process(name: str, comparison: Comparison, pipe: Connection) -> None:
         trains=comparison.train and (not comparison.train_once or name == next(iter(comparison.arms))),
     )
     with reporting(pipe, log):
-        stages.listen(lambda what: pipe.send(("now", what)))  # until it may roll out (PipeBarrier)
+        listen_to_stages(lambda what: pipe.send(("now", what)))  # until it may roll out (PipeBarrier)
         train_arm(run)
         pipe.send(("done", None))
 
@@ -133,7 +133,7 @@ class PipeBarrier(Barrier):
         self.pipe = pipe
 
     def _wait_after(self, kind: str) -> None:
-        stages.listen(None)
+        listen_to_stages(None)
         start = time.perf_counter()
         self.pipe.send((kind, None))
         self.pipe.recv()

@@ -16,8 +16,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn
 from rich.progress import Progress as Bar
 
-from das.general import stages
-from das.general.side_output import lasting, side_output
+from das.general.side_output import lasting, listen_to_stages, side_output, stage
 from experiments.run.errors import printable
 from experiments.run.processes import output_into
 
@@ -72,7 +71,8 @@ class Progress:
     @contextmanager
     def starting(self, who: str, log: Path) -> Iterator[None]:
         """Inside the `with` block, until the first step begins, print a line every SAY_S seconds about what is done
-        now, as das.general.stages or `now` says it. who: what starts in this process. log: where its output goes."""
+        now, as `stage` (das.general.side_output) or `now` says it. who: what starts in this process. log: where its
+        output goes."""
         began, over = time.perf_counter(), threading.Event()
         self.now(f"{who} loads vLLM and TRL")
 
@@ -82,11 +82,11 @@ class Progress:
 
         thread = threading.Thread(target=say, name="start", daemon=True)
         thread.start()
-        stages.listen(lambda what: self.now(f"{who} {what}"))
+        listen_to_stages(lambda what: self.now(f"{who} {what}"))
         try:
             yield
         finally:
-            stages.listen(None)
+            listen_to_stages(None)
             over.set()
             thread.join()
 
@@ -163,11 +163,11 @@ class Barrier:
 
     def before_rollout(self) -> None:
         """Wait until no other arm rolls out or trains."""
-        stages.now("rolls out")
+        stage("rolls out")
 
     def after_rollout(self) -> None:
         """Wait until every arm has rolled out this step."""
-        stages.now("trains")
+        stage("trains")
 
     def after_step(self, row: dict[str, Any]) -> None:
         """Report a finished step to `report`. row: the step's metrics."""

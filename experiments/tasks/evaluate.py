@@ -13,7 +13,7 @@ import numpy as np
 
 from analysis.figures import evaluate_figure
 from das.engine.rollouts.rollout import Rollout
-from das.general import stages
+from das.general.side_output import stage
 from experiments.arm.data import split_rows
 from experiments.arm.engine import engine_settings, prepare_process
 from experiments.arm.evaluation import (
@@ -129,6 +129,6 @@ def _roll_out(
     engine = build_in_process(engine_settings(config, policy))
     with closing(evaluation):
         for part in parts:
-            stages.now("rolls out")
+            stage("rolls out")
             _, rollout = engine.roll_out(evaluation.request(0, part))
             yield rollout, evaluation.judged(rollout, part)

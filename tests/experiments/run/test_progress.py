@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from das.general import stages
+from das.general.side_output import stage
 from experiments.run import progress as of_run
 from experiments.run.errors import stop
 from experiments.run.progress import Progress
@@ -56,7 +56,7 @@ def test_a_verdict_stands_in_place_of_the_lines_of_the_arms() -> None:
 
 
 def test_a_long_start_says_what_it_does_now(monkeypatch: pytest.MonkeyPatch) -> None:
-    """In this process das.general.stages says it; of arms in processes of their own the parent passes it on."""
+    """In this process das.general.side_output says it; of arms in processes of their own the parent passes it on."""
     said = threading.Semaphore(0)
 
     class Heard(io.StringIO):
@@ -70,12 +70,12 @@ def test_a_long_start_says_what_it_does_now(monkeypatch: pytest.MonkeyPatch) -> 
     progress = Progress(2, terminal=terminal)
     with progress.starting("das", Path("log.txt")):
         assert said.acquire(timeout=60)
-        for say in (lambda: stages.now("makes its engine"), lambda: progress.now("none loads the policy")):
+        for say in (lambda: stage("makes its engine"), lambda: progress.now("none loads the policy")):
             say()
             for _ in range(2):  # one of the lines may have begun before
                 assert said.acquire(timeout=60)
         progress.step({**ROW, "step": 1})
-    stages.now("trains")
+    stage("trains")
     lines = terminal.getvalue().splitlines()
     assert re.fullmatch(r"starting, \d+ s so far: das loads vLLM and TRL \(log: log\.txt\)", lines[0])
     for now in ("das makes its engine", "none loads the policy"):
