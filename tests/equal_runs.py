@@ -62,7 +62,7 @@ def differing_files(first: Path, second: Path, cluster: bool = False) -> Iterato
     if steps != other_steps:
         yield "other checkpoints"
         return
-    digests, other_digests = (checkpoint.digests(arm / CHECKPOINTS, steps[0]) for arm in (first, second))
+    files, others = (checkpoint.read_manifest(arm / CHECKPOINTS, steps[0])["files"] for arm in (first, second))
     for name in BYTES:
-        if digests.get(name) != other_digests.get(name):
+        if files.get(name) != others.get(name):
             yield f"{name} of the last checkpoint"

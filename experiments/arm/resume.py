@@ -194,11 +194,10 @@ def identity(config: RunConfig) -> dict[str, Any]:
     return {"config": settings}
 
 
-def refuse_another(theirs: Mapping[str, Any], ours: Mapping[str, Any], folder: Path) -> None:
-    """Raise UserError, which names the differences, unless a checkpoint in `folder` belongs to this run.
-
-    theirs: the identity that the checkpoint records. ours: the identity of this run.
-    """
+def refuse_another(folder: Path, step: int, ours: Mapping[str, Any]) -> None:
+    """Raise UserError, which names the differences, unless the checkpoint of `step` in `folder` belongs to this run;
+    CheckpointError if it is damaged. ours: the identity of this run."""
+    theirs = checkpoint.read_manifest(folder, step)["about"]
     their_settings, our_settings = theirs["config"], ours["config"]
     wrote, resuming = (settings.get("engine.processes", 1) for settings in (their_settings, our_settings))
     if wrote != resuming:
@@ -242,7 +241,7 @@ def newest(arms: Mapping[Path, RunConfig], note: Callable[[str], None]) -> int:
                 raise CheckpointError(reason)
             for arm, config in arms.items():
                 folder, ours = arm / CHECKPOINTS, identities[arm]
-                refuse_another(checkpoint.run_identity(folder, step), ours, folder)
+                refuse_another(folder, step, ours)
                 checkpoint.verify(folder, step, ended=step == config.trainer.max_steps)
         except CheckpointError as error:
             damage = damage or str(error)

@@ -93,7 +93,7 @@ def train_arm(run: ArmRun) -> None:
     recorded = run.config.with_problems(len(rows))
     run_folder = RunFolder(run.folder, recorded.resolved) if ranks.is_main() else None
     if run.start:
-        resume.refuse_another(checkpoint.run_identity(saved.folder, run.start), saved.run_identity, saved.folder)
+        resume.refuse_another(saved.folder, run.start, saved.run_identity)
     if run.start == config.trainer.max_steps:
         restore_last_files(run)
     else:

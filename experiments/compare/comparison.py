@@ -7,7 +7,6 @@ arm.
 import itertools
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -32,42 +31,22 @@ from experiments.settings.config import METHOD, RunConfig, run_config
 from experiments.training import checkpoint
 
 
-@dataclass(frozen=True)
-class Arms:
-    """The arms of a comparison, checked."""
-
-    configs: Mapping[str, RunConfig]
-    overrides: Mapping[str, Sequence[str]]  # that train each arm alone
-    folder: Path  # of the comparison
-    whole: RunConfig
-
-    @property
-    def trains(self) -> bool:
-        """True unless nobody trains."""
-        return bool(self.whole.task.train) and not is_recorded(self.whole)
-
-    @property
-    def folders(self) -> dict[str, Path]:
-        """Each arm's folder."""
-        return {name: self.folder / "arms" / name for name in self.configs}
-
-
 def run(config: RunConfig, composed: Composed, folder: str) -> None:
     """Train every arm of the setting `arms` from the same start, and print and write the comparison."""
-    arms = checked(config, composed, Path(folder))
-    progress = progress_of(arms)
+    comparison = checked(config, composed, Path(folder))
+    progress = progress_of(comparison)
     start = 0
     if config.resume is not None and config.task.lock_step:
-        of_folders = {path: arms.configs[name] for name, path in arms.folders.items()}
-        start = resume.rewind_all(of_folders, arms.folder, progress)
-    resume.remember(arms.folder, composed.overrides)
-    run_folder = RunFolder(arms.folder, config.resolved)
-    rolled_out(arms, run_folder, start, progress)
-    result = arm_analysis.compare_arms(arms.folder, list(arms.configs))
+        of_folders = {path: comparison.arms[name] for name, path in comparison.folders.items()}
+        start = resume.rewind_all(of_folders, comparison.folder, progress)
+    resume.remember(comparison.folder, composed.overrides)
+    run_folder = RunFolder(comparison.folder, config.resolved)
+    roll_out(comparison, start, progress)
+    result = arm_analysis.compare_arms(comparison.folder, list(comparison.arms))
     run_folder.write_result(result)  # written now, because an error in the lines below must not lose hours of work
-    page = drawn(arms, result, progress)
+    page = drawn(comparison, result, progress)
     result_path = run_folder.write_result(result)
-    for path in arms.folders.values():
+    for path in comparison.folders.values():
         checkpoint.keep_policy(path / resume.CHECKPOINTS)
     progress.note(f"\n{arm_analysis.aligned(arm_analysis.short_table(result), WIDTH)}\n{arm_analysis.SHORT_KEY}\n")
     progress.note(boxed("verdict", verdict_lines(result)))
@@ -75,54 +54,55 @@ def run(config: RunConfig, composed: Composed, folder: str) -> None:
     progress.note(f"result: {result_path}")
 
 
-def checked(config: RunConfig, composed: Composed, folder: Path) -> Arms:
+def checked(config: RunConfig, composed: Composed, folder: Path) -> Comparison:
     """Make the settings of all arms. Raises UserError or EngineError if one is impossible."""
     refuse_one_arm(config, composed.overrides)
     changes = arm_changes(config.arms, config.vary)
     overrides = {name: arm_overrides(composed.overrides, changed) for name, changed in changes.items()}
-    arms = Arms(arm_configs(composed, changes), overrides, folder, config)
-    for arm in arms.configs.values():
+    comparison = Comparison(config, arm_configs(composed, changes), overrides, folder)
+    for arm in comparison.arms.values():
         check(arm)
-    check_stock(arms.configs)
-    check_who_trains(arms.configs, config.task.train_once, arms.trains)
-    return arms
+    check_stock(comparison.arms)
+    check_who_trains(comparison.arms, config.task.train_once, comparison.trains)
+    return comparison
 
 
-def progress_of(arms: Arms) -> Progress:
+def progress_of(comparison: Comparison) -> Progress:
     """Return what prints the verdict of each step."""
-    other_tokens = [name for name, arm in arms.configs.items() if not arm.arm.row.keyed or arm.engine.exact != BITS]
-    given_weights = arms.whole.task.train_once or not arms.trains
-    so_far = SoFar(list(arms.configs), other_tokens, arms.whole.responses_per_step, given_weights)
-    return Progress(arms.whole.trainer.max_steps, len(arms.configs), verdict=so_far.add)
+    arms, config = comparison.arms, comparison.config
+    other_tokens = [name for name, arm in arms.items() if not arm.arm.row.keyed or arm.engine.exact != BITS]
+    given_weights = config.task.train_once or not comparison.trains
+    so_far = SoFar(list(arms), other_tokens, config.responses_per_step, given_weights)
+    return Progress(config.trainer.max_steps, len(arms), verdict=so_far.add)
 
 
-def rolled_out(arms: Arms, run_folder: RunFolder, start: int, progress: Progress) -> None:
+def roll_out(comparison: Comparison, start: int, progress: Progress) -> None:
     """Make what the arms need, and run them. start: steps that are done already."""
-    task = arms.whole.task
-    policy = make_parts(list(arms.configs.values()), progress.note)
-    progress.note(EXACT[arms.whole.engine.exact])
-    names = f"starting {len(arms.configs)} arms ({', '.join(arms.configs)})"
-    progress.note(f"{names}, {progress.steps} steps each; logs and results in {arms.folder}")
-    if task.lock_step:
-        comparison = Comparison(arms.configs, policy, run_folder, start, task.train_once, arms.trains)
-        run_in_lock_step(comparison, progress)
+    arms = comparison.arms
+    policy = make_parts(list(arms.values()), progress.note)
+    progress.note(EXACT[comparison.config.engine.exact])
+    names = f"starting {len(arms)} arms ({', '.join(arms)})"
+    progress.note(f"{names}, {progress.steps} steps each; logs and results in {comparison.folder}")
+    if comparison.config.task.lock_step:
+        run_in_lock_step(comparison, policy, start, progress)
     else:
-        run_one_by_one(arms.configs, arms.overrides, arms.folder, progress)
+        run_one_by_one(comparison, progress)
 
 
-def drawn(arms: Arms, result: dict[str, Any], progress: Progress) -> Path:
+def drawn(comparison: Comparison, result: dict[str, Any], progress: Progress) -> Path:
     """Draw the pictures and the page of the comparison, and add to its result what they show. Returns the page. What
     fails here is a line."""
+    folder, folders = comparison.folder, comparison.folders
     with side_output("the error of replaying this run", progress.note):
-        result["replay_error"] = replay_errors(arms.folders)
+        result["replay_error"] = replay_errors(folders)
     pictures: list[Path] = []
     with side_output("the pictures of the comparison", progress.note):
-        result["time_spent"] = time_spent.of_arms(arms.folders)
-        pictures = figures.compare_figures(arms.folder, list(arms.configs))
-        pictures.append(time_spent.draw(result["time_spent"], arms.folder / "time_spent.png"))
-    page = arms.folder / "comparison.html"
+        result["time_spent"] = time_spent.of_arms(folders)
+        pictures = figures.compare_figures(folder, list(folders))
+        pictures.append(time_spent.draw(result["time_spent"], folder / "time_spent.png"))
+    page = folder / "comparison.html"
     with side_output("the page of the comparison", progress.note):
-        rows = {name: read.metrics(path) for name, path in arms.folders.items()}
+        rows = {name: read.metrics(path) for name, path in folders.items()}
         write_comparison(page, result, pictures, rows)
     return page
 

@@ -26,13 +26,14 @@ from typing import Any
 
 from analysis import read
 from das.general.side_output import listen_to_stages
+from experiments.arm.data import is_recorded
 from experiments.arm.failures import expect, log_of, reporting, tell
 from experiments.arm.resume import arguments, hint, interleaved, set_rows, start_again
 from experiments.arm.train_arm import ArmRun, train_arm
 from experiments.run.errors import RunFailed, UserError
 from experiments.run.processes import run_command, spawned
 from experiments.run.progress import Barrier, Progress, quiet_into
-from experiments.run.run_folder import RunFolder
+from experiments.run.run_folder import add_rows
 from experiments.settings.config import METHOD, WORK, RunConfig
 
 WEIGHTS = "first_arm.safetensors"  # file in the comparison's folder, while a comparison with task.train_once runs
@@ -41,43 +42,52 @@ END_S = 15  # seconds that an arm has to end by itself after its pipe is closed
 
 @dataclass(frozen=True)
 class Comparison:
-    """The arms that a comparison trains, their common policy, and the run folder for the results."""
+    """A comparison, and its arms, which are checked."""
 
+    config: RunConfig
     arms: Mapping[str, RunConfig]
-    policy: str  # directory or hub id
-    run_folder: RunFolder  # each arm writes into the folder arms/NAME in it
-    start: int = 0  # steps that are already done; the arms resume from their checkpoints of this step
-    train_once: bool = False  # the first arm trains, and the other arms take its weights after each step
-    train: bool = True  # False: nobody trains
+    overrides: Mapping[str, Sequence[str]]  # that train each arm alone
+    folder: Path
+
+    @property
+    def trains(self) -> bool:
+        """True unless nobody trains."""
+        return bool(self.config.task.train) and not is_recorded(self.config)
+
+    @property
+    def folders(self) -> dict[str, Path]:
+        """Each arm's folder."""
+        return {name: self.folder / "arms" / name for name in self.arms}
 
 
-def run_in_lock_step(comparison: Comparison, progress: Progress) -> None:
+def run_in_lock_step(comparison: Comparison, policy: str, start: int, progress: Progress) -> None:
     """Train all arms. In each step they roll out one at a time, in rotating order, and then train, one arm on each
-    core. With `train_once` only the first arm trains, alone, and then the others take its weights.
+    core. With `task.train_once` only the first arm trains, alone, and then the others take its weights.
 
+    policy: of all arms, a directory or hub id. start: steps that are done; the arms resume from their checkpoints.
     Raises RunFailed if an arm fails, and UserError if it refuses its input, both with a one-line message. The other
     arms are then stopped, and their files stay.
     """
-    folder = comparison.run_folder.path
+    folder = comparison.folder
     with quiet_into(folder / "log.txt"):
         resource_tracker.ensure_running()  # started here, so that its warnings about a killed arm go to the log
     names, pipes, processes = list(comparison.arms), dict[str, Connection](), list[BaseProcess]()
     for name in names:
-        process, pipes[name] = spawned(_arm_process, name, comparison, name=f"arm-{name}", daemon=False)
+        process, pipes[name] = spawned(_arm_process, name, comparison, policy, start, name=f"arm-{name}", daemon=False)
         processes.append(process)
     try:
-        for step in range(comparison.start, progress.steps):
-            with progress.starting(names[0], folder / "arms") if step == comparison.start else nullcontext():
+        for step in range(start, progress.steps):
+            with progress.starting(names[0], folder / "arms") if step == start else nullcontext():
                 for name in names:
                     expect(pipes[name], "rollout", name, folder, progress.now)
-            if step == comparison.start:
+            if step == start:
                 progress.start()
             first = step % len(names)  # another one begins in each step
             for name in [*names[first:], *names[:first]]:
                 tell(pipes[name], "go")
                 expect(pipes[name], "rolled", name, folder)
             for row in _train_step(pipes, comparison):
-                comparison.run_folder.add_metrics(row)
+                add_rows(folder / "metrics.jsonl", [row])
                 progress.step(row)
         for name in names:
             expect(pipes[name], "done", name, folder, progress.now)  # a run that had ended sends no "rollout"
@@ -94,10 +104,10 @@ def run_in_lock_step(comparison: Comparison, progress: Progress) -> None:
 def _train_step(pipes: Mapping[str, Connection], comparison: Comparison) -> Iterator[dict[str, Any]]:
     """Let all arms train, as many at a time as there are cores. Yields each arm's row of metrics as it comes.
 
-    With `train_once` the first arm goes first, because the other arms need its weights.
+    With `task.train_once` the first arm goes first, because the other arms need its weights.
     """
-    names, cores, folder = list(pipes), os.cpu_count() or 1, comparison.run_folder.path
-    alone = 1 if comparison.train_once else 0
+    names, cores, folder = list(pipes), os.cpu_count() or 1, comparison.folder
+    alone = 1 if comparison.config.task.train_once else 0
     groups = [names[first : first + cores] for first in range(alone, len(names), cores)]
     for together in (names[:alone], *groups):
         for name in together:
@@ -106,18 +116,18 @@ def _train_step(pipes: Mapping[str, Connection], comparison: Comparison) -> Iter
             yield expect(pipes[name], "step", name, folder)
 
 
-def _arm_process(name: str, comparison: Comparison, pipe: Connection) -> None:
+def _arm_process(name: str, comparison: Comparison, policy: str, start: int, pipe: Connection) -> None:
     """Body of the process of the arm `name`."""
-    log = log_of(name, comparison.run_folder.path)
+    log, once = log_of(name, comparison.folder), comparison.config.task.train_once
     run = ArmRun(
         comparison.arms[name],
-        comparison.policy,
+        policy,
         log.parent,
-        comparison.run_folder.path.name,
+        comparison.folder.name,
         PipeBarrier(pipe),
-        start=comparison.start,
-        weights=comparison.run_folder.path / WEIGHTS if comparison.train_once else None,
-        trains=comparison.train and (not comparison.train_once or name == next(iter(comparison.arms))),
+        start=start,
+        weights=comparison.folder / WEIGHTS if once else None,
+        trains=comparison.trains and (not once or name == next(iter(comparison.arms))),
     )
     with reporting(pipe, log):
         listen_to_stages(lambda what: pipe.send(("now", what)))  # until it may roll out (PipeBarrier)
@@ -149,22 +159,22 @@ class PipeBarrier(Barrier):
 # ---- one by one ----
 
 
-def run_one_by_one(
-    arms: Mapping[str, RunConfig], overrides: Mapping[str, Sequence[str]], folder: Path, progress: Progress
-) -> None:
-    """Run the arms that are not finished in folder/arms. overrides: arm -> the overrides that make its config.
+def run_one_by_one(comparison: Comparison, progress: Progress) -> None:
+    """Run the arms that are not finished in their folders.
 
     Raises RunFailed with a one-line message if an arm fails, and UserError if a finished arm had other settings.
     """
-    for name, config in arms.items():
-        path = folder / "arms" / name
+    for name, path in comparison.folders.items():
+        config = comparison.arms[name]
         if finished(path, config):
             progress.note(f"{name} is finished already")
             continue
         progress.note(f"{name}:")
         start_again(path, unless=partial(hint, path))
-        train(config, own_command(config, overrides[name], path, folder.name), path, progress)
-    set_rows(folder / "metrics.jsonl", interleaved([read.metrics(folder / "arms" / name) for name in arms]))
+        command = own_command(config, comparison.overrides[name], path, comparison.folder.name)
+        train(config, command, path, progress)
+    rows = [read.metrics(path) for path in comparison.folders.values()]
+    set_rows(comparison.folder / "metrics.jsonl", interleaved(rows))
 
 
 def finished(path: Path, config: RunConfig) -> bool:

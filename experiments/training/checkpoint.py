@@ -44,8 +44,8 @@ def step_folder(folder: Path, step: int) -> Path:
 def seal(scratch: Path, folder: Path, step: int, run_identity: Mapping[str, Any]) -> None:
     """Make the files in `scratch` the checkpoint of `step` in `folder`.
 
-    run_identity: the settings that identify the run, as JSON values; the function `run_identity` reads them back. Both
-    folders must be on one file system. Raises OSError, also for a full disk.
+    run_identity: the settings that identify the run, as JSON values. Both folders must be on one file system. Raises
+    OSError, also for a full disk.
     """
     files = {
         str(path.relative_to(scratch)): {"bytes": path.stat().st_size, "sha256": sha256(path)}
@@ -65,25 +65,13 @@ def seal(scratch: Path, folder: Path, step: int, run_identity: Mapping[str, Any]
     flush(folder)
 
 
-def run_identity(folder: Path, step: int) -> dict[str, Any]:
-    """Read the identity of the run that wrote the checkpoint of `step`. Raises CheckpointError if it is damaged."""
-    identity: dict[str, Any] = _manifest(folder, step)["about"]
-    return identity
-
-
-def digests(folder: Path, step: int) -> dict[str, str]:
-    """Return file -> SHA-256 of the checkpoint of `step`, as it was written. Raises CheckpointError if it is
-    damaged."""
-    return {name: file["sha256"] for name, file in _manifest(folder, step)["files"].items()}
-
-
 def verify(folder: Path, step: int, ended: bool = False) -> None:
     """Raise CheckpointError unless the checkpoint of `step` is complete and unaltered, and nothing was added to it.
 
     ended: the run ends with this step, so the optimizer's state may be gone (`keep_policy`).
     """
     path = step_folder(folder, step)
-    files = _manifest(folder, step)["files"]
+    files = read_manifest(folder, step)["files"]
     if ended and not (path / OPTIMIZER).exists():
         files.pop(OPTIMIZER, None)
     present = {str(file.relative_to(path)) for file in path.rglob("*") if not file.is_dir()}
@@ -99,7 +87,9 @@ def verify(folder: Path, step: int, ended: bool = False) -> None:
             raise CheckpointError(f"{file} is not what was written (SHA-256)")
 
 
-def _manifest(folder: Path, step: int) -> dict[str, Any]:
+def read_manifest(folder: Path, step: int) -> dict[str, Any]:
+    """Read what the checkpoint of `step` says of itself: `about`, the identity of the run that wrote it, and `files`,
+    with their SHA-256. Raises CheckpointError if it is damaged."""
     path = step_folder(folder, step) / MANIFEST
     try:
         content = json.loads(path.read_bytes())

@@ -10,7 +10,6 @@ from composed import composed_arm
 from experiments.arm.failures import expect, tell
 from experiments.compare import run_arms
 from experiments.run.errors import RunFailed
-from experiments.run.run_folder import RunFolder
 
 
 @pytest.mark.parametrize(
@@ -41,7 +40,7 @@ def test_an_arm_that_fails_after_its_parent_gave_up_prints_nothing(
 ) -> None:
     """Whatever error it fails with: a pipe with unread messages is reset, not closed, when its other end closes."""
     config = composed_arm("none")
-    comparison = run_arms.Comparison({"none": config}, "", RunFolder(tmp_path, config.resolved))
+    comparison = run_arms.Comparison(config, {"none": config}, {}, tmp_path)
     for error in (ConnectionResetError(104, "Connection reset by peer"), RuntimeError("the engine raised")):
 
         def fail(run: Any, raised: Exception = error) -> None:
@@ -50,7 +49,7 @@ def test_an_arm_that_fails_after_its_parent_gave_up_prints_nothing(
         monkeypatch.setattr(run_arms, "train_arm", fail)
         ours, theirs = Pipe()
         ours.close()
-        arm = get_context("fork").Process(target=run_arms._arm_process, args=("none", comparison, theirs))
+        arm = get_context("fork").Process(target=run_arms._arm_process, args=("none", comparison, "", 0, theirs))
         arm.start()
         arm.join()
         assert arm.exitcode == 0

@@ -23,7 +23,7 @@ def write(folder: Path, step: int, run_identity: dict[str, object] | None = None
 def test_a_sealed_checkpoint_is_complete(tmp_path: Path) -> None:
     path = write(tmp_path / "checkpoints", 12, {"policy": "abc"})
     checkpoint.verify(tmp_path / "checkpoints", 12)
-    assert checkpoint.run_identity(tmp_path / "checkpoints", 12) == {"policy": "abc"}
+    assert checkpoint.read_manifest(tmp_path / "checkpoints", 12)["about"] == {"policy": "abc"}
     assert (path / "inner" / "state.json").read_text() == "{}"
     assert checkpoint.steps(tmp_path / "checkpoints") == [12]
 
@@ -65,7 +65,7 @@ def test_a_finished_run_keeps_its_last_policy(tmp_path: Path) -> None:
     checkpoint.verify(folder, 12, ended=True)
     with pytest.raises(CheckpointError, match=r"optimizer\.pt is missing"):
         checkpoint.verify(folder, 12)  # a run that goes on would begin with a new optimizer
-    assert checkpoint.digests(folder, 12)[checkpoint.OPTIMIZER], "what was written can still be compared"
+    assert checkpoint.read_manifest(folder, 12)["files"][checkpoint.OPTIMIZER], "what was written can still be compared"
     (checkpoint.step_folder(folder, 12) / WEIGHTS).unlink()
     with pytest.raises(CheckpointError, match=r"model\.safetensors is missing"):
         checkpoint.verify(folder, 12, ended=True)
