@@ -108,10 +108,17 @@ def train(
     return {"steps": trainer.steps, "weights": weights_digest(trainer.model), "result": after(trainer)}
 
 
+def saved_history(trainer: Any) -> bool:
+    """Whether this rank writes the history of its engine."""
+    path = Path(trainer.args.output_dir).parent / f"history_rank{ranks.rank()}.npz"
+    trainer.vllm_generation.llm.collective_rpc("das_save_history", args=(str(path),))
+    return path.exists()
+
+
 if __name__ == "__main__":
     methods, policy, folder, *settings = sys.argv[1:]
     Path(folder).mkdir(parents=True, exist_ok=True)
     further = {name: json.loads(value) for name, value in (setting.split("=", 1) for setting in settings)}
     for method in methods.split(","):
-        result = train(method, policy, Path(folder), further, asks=method == "das")
+        result = train(method, policy, Path(folder), further, saved_history, asks=method == "das")
         (Path(folder) / f"{method}_rank{ranks.rank()}.json").write_text(json.dumps(result))

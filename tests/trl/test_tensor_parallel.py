@@ -32,6 +32,7 @@ def test_the_ranks_of_an_engine_take_the_drafts_of_the_first(folder: Path) -> No
     assert [step["requests"] for step in first["steps"]] == [step["requests"] for step in second["steps"]]
     assert all(step["history_tokens"] > 0 for step in first["steps"])
     assert all(step["history_tokens"] == 0 for step in second["steps"])
+    assert (first["result"], second["result"]) == (True, False), "the first alone has a history to save"
 
 
 def test_tokens_are_those_of_a_single_process(folder: Path) -> None:
