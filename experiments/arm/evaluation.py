@@ -10,7 +10,6 @@ steps of a training.
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from math import comb, sqrt
 from statistics import NormalDist
 from typing import TYPE_CHECKING, Any
@@ -195,17 +194,6 @@ if TYPE_CHECKING:
 SAMPLING = ("top_p", "top_k", "min_p", "repetition_penalty")  # arguments of GRPOConfig that change what is sampled
 
 
-@dataclass(frozen=True)
-class Judged:
-    """The judgement on responses to some problems. All lists except `correct` have an entry for each response."""
-
-    correct: list[int]  # number of right responses to each problem
-    rewards: list[float]
-    lengths: list[int]
-    truncated: int  # number of responses that were cut off at the longest length
-    counts: dict[str, int]  # how often the judge's workers died, failed or were too slow (rewards/workers.py)
-
-
 class Evaluation:
     """Makes requests for responses to problems, and judges them. The judge's workers start at the first use."""
 
@@ -219,7 +207,7 @@ class Evaluation:
         self.samples = samples
         self.problems: list[tuple[str, Prompt]] = tokenized_rows(config, policy, rows)
         self._rows = list(rows)
-        self._judge = judge
+        self.judge = judge
         self._config = config
         self._tokenizer = AutoTokenizer.from_pretrained(policy, trust_remote_code=False)
 
@@ -244,27 +232,36 @@ class Evaluation:
             evaluation=True,
         )
 
-    def judged(self, rollout: Rollout, problems: slice = slice(None)) -> Judged:
-        """Judge the responses to a request that `request` made. problems: the same slice as there."""
+    def judged(self, rollout: Rollout, problems: slice = slice(None)) -> list[float]:
+        """Return the reward of each response to a request that `request` made. problems: the same slice as there."""
         texts = self._tokenizer.batch_decode(rollout.responses, skip_special_tokens=True)
         rows = [row for row in self._rows[problems] for _ in range(self.samples)]
         columns = {key: [row[key] for row in rows] for key in rows[0] if key != "prompt"}
-        rewards = self._judge([[{"role": "assistant", "content": text}] for text in texts], **columns)
+        rewards = self.judge([[{"role": "assistant", "content": text}] for text in texts], **columns)
         verdicts = [reward for reward in rewards if reward is not None]
         if len(verdicts) < len(rewards):
             raise RewardError(f"{len(rewards) - len(verdicts)} responses got no reward, and pass@k needs all verdicts")
-        right = np.array([reward >= 1 for reward in verdicts]).reshape(-1, self.samples)
-        return Judged(
-            correct=right.sum(axis=1).tolist(),
-            rewards=verdicts,
-            lengths=[len(response) for response in rollout.responses],
-            truncated=sum(each.finish_reason == "length" for each in rollout.finished),
-            counts=self._judge.take_counts(),
-        )
+        return verdicts
+
+    def measured(self, rollouts: Sequence[Rollout], rewards: Sequence[float], ks: Sequence[int]) -> dict[str, Any]:
+        """Return what responses to all problems say of the policy (names: docs/reference.md). rewards: of each."""
+        finished = [each for rollout in rollouts for each in rollout.finished]
+        correct = (np.array(rewards) >= 1).reshape(-1, self.samples).sum(axis=1).tolist()
+        return {
+            "pass_at_k": {str(k): mean_pass_at_k(self.samples, correct, k) for k in ks},
+            "interval": {str(k): interval(self.samples, correct, k) for k in ks},
+            "correct": correct,
+            "samples": self.samples,
+            "length_mean": float(np.mean([len(each.tokens) for each in finished])),
+            "truncated": float(np.mean([each.finish_reason == "length" for each in finished])),
+            "tokens": sum(rollout.tokens for rollout in rollouts),
+            "passes": sum(rollout.report.passes for rollout in rollouts),
+            **self.judge.take_counts(),
+        }
 
     def close(self) -> None:
         """End the judge's workers."""
-        self._judge.close()
+        self.judge.close()
 
 
 class TrainingEvaluation:
@@ -285,23 +282,14 @@ class TrainingEvaluation:
             return None
         began = time.perf_counter()
         rollout = generation.evaluate(self._evaluation.request(step))
-        judged = self._evaluation.judged(rollout)
-        pass_at_k = {str(k): mean_pass_at_k(self._evaluation.samples, judged.correct, k) for k in self._ks}
+        found = self._evaluation.measured([rollout], self._evaluation.judged(rollout), self._ks)
         return {
             "step": step,
-            "pass_at_1": pass_at_k["1"],
-            "pass_at_k": pass_at_k,
-            "interval": {str(k): interval(self._evaluation.samples, judged.correct, k) for k in self._ks},
-            "correct": judged.correct,
-            "samples": self._evaluation.samples,
-            "length_mean": float(np.mean(judged.lengths)),
-            "truncated": judged.truncated / len(judged.lengths),
+            "pass_at_1": found["pass_at_k"]["1"],
+            **found,
             "completions_digest": digest(*[np.asarray(response, np.int32) for response in rollout.responses]),
-            "tokens": rollout.tokens,
-            "passes": rollout.report.passes,
             "drafted": rollout.report.drafted,
             "eval_s": time.perf_counter() - began,
-            **judged.counts,
         }
 
     def close(self) -> None:

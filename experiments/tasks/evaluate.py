@@ -5,9 +5,9 @@ interval shows how much another choice of problems would change pass@k. Writes r
 """
 
 import sys
-from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -16,16 +16,7 @@ from das.engine.rollouts.rollout import Rollout
 from das.general.side_output import stage
 from experiments.arm.data import split_rows
 from experiments.arm.engine import engine_settings, prepare_process
-from experiments.arm.evaluation import (
-    Evaluation,
-    Judged,
-    alike,
-    interval,
-    judge_config,
-    ks_of,
-    mean_pass_at_k,
-    renamed_keys,
-)
+from experiments.arm.evaluation import Evaluation, alike, judge_config, ks_of, renamed_keys
 from experiments.arm.models import policy_directory
 from experiments.arm.reward import make_reward
 from experiments.arm.validate import check
@@ -61,45 +52,25 @@ def run(config: RunConfig, composed: Composed, folder: str) -> None:
             f"WARNING: {left_out} problems were left out, most of them too long: pass@k is of the {len(rows)} others, "
             "and likely too high. Room for a prompt: engine.max_model_len less trainer.max_completion_length"
         )
-    correct: list[int] = []
-    rollouts: list[Rollout] = []
-    lengths: list[int] = []
-    counts: dict[str, int] = {}
     log = Path(folder) / "log.txt"
     with quiet_into(log) as progress.terminal, progress.starting(config.arm.name, log):
-        for number, (rollout, judged) in enumerate(_roll_out(config, policy, rows.to_list(), parts), start=1):
-            correct += judged.correct
-            rollouts.append(rollout)
-            lengths += judged.lengths
-            counts = {key: counts.get(key, 0) + count for key, count in judged.counts.items()}
-            row = {"arm": config.arm.name, "step": number, "reward": float(np.mean(judged.rewards))}
-            row |= rollout_row(rollout)
-            run_folder.add_step(row, rollout, judged.rewards)
-            progress.step(row)
+        found = _measured(config, policy, rows.to_list(), parts, ks, run_folder, progress)
     progress.terminal = sys.stdout
     accuracy = {}
-    for k in ks:
-        low, high = interval(samples, correct, k)
-        accuracy[str(k)] = {"mean": mean_pass_at_k(samples, correct, k), "low": low, "high": high}
-        progress.note(
-            f"pass@{k:<5d} {accuracy[str(k)]['mean']:.4f}   95 % {low:.4f} to {high:.4f} (bootstrap over problems)"
-        )
-    tokens, passes = sum(rollout.tokens for rollout in rollouts), sum(r.report.passes for r in rollouts)
-    truncated = sum(each.finish_reason == "length" for rollout in rollouts for each in rollout.finished)
+    for k, mean in found.pop("pass_at_k").items():
+        low, high = found["interval"][k]
+        accuracy[k] = {"mean": mean, "low": low, "high": high}
+        progress.note(f"pass@{k:<5s} {mean:.4f}   95 % {low:.4f} to {high:.4f} (bootstrap over problems)")
+    del found["interval"]
     result = {
         "policy": policy,
         "data": config.data.name,
         "problems": len(rows),
         "problems_left_out": left_out,
-        "samples": samples,
         "pass_at_k": accuracy,
-        "length_mean": float(np.mean(lengths)),
-        "truncated": truncated / len(lengths),
-        "rollout_s": sum(rollout.rollout_s for rollout in rollouts),
-        "tokens": tokens,
-        "tokens_per_pass": tokens / passes,
-        **counts,
-        "correct": dict(zip(rows["problem_id"], correct, strict=True)),
+        "tokens_per_pass": found["tokens"] / found.pop("passes"),
+        **found,
+        "correct": dict(zip(rows["problem_id"], found["correct"], strict=True)),
     }
     evaluate_figure(result, Path(folder) / "pass_at_k.png")
     progress.note(f"figure: {folder}/pass_at_k.png")
@@ -117,18 +88,33 @@ def _with_set(config: RunConfig) -> tuple[RunConfig, str]:
     return config.model_copy(update={"data": data, "reward": judge_config(config.reward, data)}), key
 
 
-def _roll_out(
-    config: RunConfig, policy: str, rows: list[dict[str, object]], parts: list[slice]
-) -> Iterator[tuple[Rollout, Judged]]:
-    """Roll out and judge one part of the problems after the other; yields the two results for each part.
+def _measured(
+    config: RunConfig,
+    policy: str,
+    rows: list[dict[str, Any]],
+    parts: list[slice],
+    ks: list[int],
+    run_folder: RunFolder,
+    progress: Progress,
+) -> dict[str, Any]:
+    """Roll out and judge one part of the problems after the other, and record them. Returns what all of them say.
 
     A seed depends on the problem and the sample only, so the division into parts changes no response.
     """
     prepare_process(config)
     evaluation = Evaluation(config, policy, rows, make_reward(config.reward), int(config.task.samples))
     engine = build_in_process(engine_settings(config, policy))
+    rollouts: list[Rollout] = []
+    rewards: list[float] = []
     with closing(evaluation):
-        for part in parts:
+        for number, part in enumerate(parts, start=1):
             stage("rolls out")
             _, rollout = engine.roll_out(evaluation.request(0, part))
-            yield rollout, evaluation.judged(rollout, part)
+            given = evaluation.judged(rollout, part)
+            rollouts.append(rollout)
+            rewards += given
+            row = {"arm": config.arm.name, "step": number, "reward": float(np.mean(given)), **rollout_row(rollout)}
+            run_folder.add_step(row, rollout, given)
+            progress.step(row)
+        found = evaluation.measured(rollouts, rewards, ks)
+    return found | {"rollout_s": sum(rollout.rollout_s for rollout in rollouts)}
