@@ -47,10 +47,14 @@ class Problem:
     text: str
     gold: str
 
+    @property
+    def prompt(self) -> list[dict[str, str]]:
+        """The conversation as TRL and chat templates take it."""
+        return [{"role": role, "content": content} for role, content in self.messages]
+
     def row(self, judged_by: str) -> dict[str, Any]:
         """Return the row that TRL and the rewards take. judged_by: the kind of reward, a key of COLUMNS."""
-        prompt = [{"role": role, "content": content} for role, content in self.messages]
-        return {"prompt": prompt, "problem_id": self.problem_id, COLUMNS[judged_by]: self.gold}
+        return {"prompt": self.prompt, "problem_id": self.problem_id, COLUMNS[judged_by]: self.gold}
 
 
 def problems_of(rows: Iterable[Mapping[str, Any]], data: Mapping[str, Any]) -> tuple[list[Problem], Counter[str]]:
@@ -352,8 +356,7 @@ def _unfit(judged_by: str, limit: int, policy: str, template: Mapping[str, Any])
     options = {"add_generation_prompt": True, "return_dict": False, "tokenizer_kwargs": {"verbose": False}, **template}
 
     def unfit(problem: Problem) -> str | None:
-        messages = [{"role": role, "content": content} for role, content in problem.messages]
-        if len(tokenizer.apply_chat_template(messages, **options)) > limit:
+        if len(tokenizer.apply_chat_template(problem.prompt, **options)) > limit:
             return f"longer than {limit} tokens"
         if judged_by == "maths" and not readable(problem.gold):
             return "with an answer that math-verify cannot read"

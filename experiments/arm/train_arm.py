@@ -7,7 +7,7 @@ when they are imported. The parent process of a comparison also imports this mod
 import hashlib
 import json
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -119,7 +119,7 @@ def train_arm(run: ArmRun) -> None:
             stack.callback(trainer.vllm_generation.close)
             log.end(train(run, trainer))
     if ranks.is_main():
-        check_drafted(run.config, run.folder)
+        check_drafted(run.config, read.metrics(run.folder))
 
 
 def train_alike() -> None:
@@ -272,10 +272,10 @@ def restore_last_files(run: ArmRun) -> None:
             shutil.copy(saved, place)
 
 
-def check_drafted(config: RunConfig, folder: Path) -> None:
-    """Raise RunFailed if the arm should draft, but its run in `folder` drafted nothing."""
-    if config.arm.drafts and not any(row["drafted"] for row in read.metrics(folder)):
+def check_drafted(config: RunConfig, rows: Sequence[Mapping[str, Any]]) -> None:
+    """Raise RunFailed if the arm should draft, but drafted nothing. rows: its metrics."""
+    if config.arm.drafts and not any(row["drafted"] for row in rows):
         raise RunFailed(
-            f"arm {config.arm.name} drafted nothing in {config.trainer.max_steps} steps: speculation was silently off; "
-            "check drafter.min_prob, drafter.window and the budget"
+            f"arm {config.arm.name} drafted nothing in {len(rows)} steps: speculation was silently off; check "
+            "drafter.min_prob, drafter.window and the budget"
         )

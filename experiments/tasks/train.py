@@ -26,10 +26,9 @@ from experiments.arm.data import Prompt, dataset, tokenized_rows
 from experiments.arm.engine import engine_settings, make_schedule, prepare_process
 from experiments.arm.failures import one_line_failure
 from experiments.arm.models import policy_directory
-from experiments.arm.train_arm import ArmRun, make_parts, train_arm
+from experiments.arm.train_arm import ArmRun, check_drafted, make_parts, train_arm
 from experiments.arm.validate import check, check_processes
 from experiments.run import environment
-from experiments.run.errors import RunFailed
 from experiments.run.progress import Barrier, Progress, quiet_into
 from experiments.run.run_folder import RunFolder, own_file, rollout_row
 from experiments.settings.compose import Composed
@@ -84,10 +83,7 @@ def roll_out(config: RunConfig, composed: Composed, folder: str) -> None:
     with quiet_into(log) as progress.terminal, progress.starting(config.arm.name, log):
         metrics = record_rollouts(config, policy, rows, run_folder, progress)
     progress.terminal = sys.stdout
-    if config.arm.drafts and not any(row["drafted"] for row in metrics):
-        raise RunFailed(
-            f"arm {config.arm.name} drafted nothing in {len(metrics)} rollouts: speculation was silently off"
-        )
+    check_drafted(config, metrics)
     result = {"arms": {config.arm.name: summarised(metrics)}, **cluster_result(metrics)}
     progress.note(f"result: {run_folder.write_result(result)}")
 
