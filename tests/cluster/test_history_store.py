@@ -22,7 +22,7 @@ def plain(text: SavedText) -> list[Any]:
     return [text.problem, text.history_tick, text.context, *own]
 
 
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("seed", range(5))
 def test_an_engine_gets_what_it_lacks_once(seed: int, tmp_path: Path) -> None:
     random = np.random.default_rng(seed)
     window = int(random.integers(1, 4))

@@ -134,7 +134,7 @@ def drive(seed: int, steps: int, max_new_tokens: int, **options: Any) -> int:
     return pair.num_drafted
 
 
-@settings(max_examples=max(150, settings.default.max_examples), suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=max(100, settings.default.max_examples), suppress_health_check=[HealthCheck.too_slow])
 @given(
     seed=st.integers(0, 2**32),
     window=st.sampled_from([0, 1, 2, 16]),

@@ -78,6 +78,10 @@ def refuse_nonsense(llm: Any) -> None:
             generate(llm, **arguments)
         assert words in str(error.value)
         assert "\n" not in str(error.value)
+    with pytest.raises(VLLMValidationError, match="streaming input: an engine of das takes whole prompts"):
+        llm.llm_engine.input_processor.process_inputs(
+            "streamed", {"prompt_token_ids": PROMPTS[0]}, SamplingParams(), ("generate",), resumable=True
+        )
     assert len(generate(llm, max_tokens=2, min_p=0.1, logit_bias={5: 1.0})) == len(PROMPTS)
     for seed in (-(2**63), 2**63 - 1, 2**64 - 2):
         assert len(generate(llm, max_tokens=2, seed=seed, n=2)) == len(PROMPTS)

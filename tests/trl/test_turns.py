@@ -128,20 +128,13 @@ def test_first_turns_have_the_seeds_of_rollouts_in_one_turn() -> None:
     assert evaluation_seed(5, 3, "p", 0) != request_seed(5, 3, 0)
 
 
-def test_problems_and_clock() -> None:
+def test_the_clock_moves_once_a_rollout_also_if_nobody_calls_a_tool() -> None:
     recorded = Recorded()
-    for tick in (1, 2):
-        recorded.roll_out([[1, 2], [2]])
-        assert [list(request.problems) for request in recorded.requests[1:]] == [
-            ["problem 10", "problem 20"],
-            ["problem 20"],
-        ]
+    for tick, going_on in enumerate(([[1, 2], [2]], []), 1):
+        recorded.roll_out(going_on)
         assert recorded.ends[-1] == (3, tick, False)
-        assert len(recorded.ends) == tick, "the clock moves once a rollout, after its last turn"
-    recorded.roll_out([])
-    assert len(recorded.ends) == 3, "nobody called a tool"
-    rollout = recorded.backend.last
-    assert [len(response) for response in rollout.responses] == [2, 2, 2, 2]
+        assert len(recorded.ends) == tick
+    assert [len(response) for response in recorded.backend.last.responses] == [2, 2, 2, 2]
 
 
 def test_sums_over_turns() -> None:
