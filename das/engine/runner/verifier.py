@@ -60,13 +60,6 @@ class Draws:
         counts = np.split(num_drafted, np.cumsum(self._sizes)[:-1])
         return [Remembered(pairs, own) for pairs, own in zip(self._kept, counts, strict=False)]
 
-    def _keep(self, logits: torch.Tensor, emitted: torch.Tensor, num_drafted: np.ndarray | None) -> None:
-        """Let the drafter remember the distributions of a piece. num_drafted: of each request; a GPU keeps all rows."""
-        if self.remembers:
-            pairs = likeliest(logits, np.zeros(0, np.int64) if num_drafted is None else used_rows(emitted, num_drafted))
-            self._kept.append(pairs)
-            self._sizes.append(len(emitted))
-
     def processed(
         self,
         logits: torch.Tensor,
@@ -96,29 +89,28 @@ class Draws:
         return self.processed(logits, request, request, rows, pos, none, none, lengths)
 
     def draw(
-        self, logits: torch.Tensor, num_drafted: np.ndarray, drafted: torch.Tensor, requests: np.ndarray, width: int
-    ) -> torch.Tensor:
-        """Returns the tokens of a piece of the pass on a CPU, where the host knows its rows, int32 [requests, width],
-        and lets the drafter remember their distributions. num_drafted: drafted tokens of each request. drafted: all
-        of these. requests: the indices of the piece's requests in vLLM's arrays, int [requests]."""
-        states = self.vllm.sampler.sampling_states
-        greedy = states.temperature.np[requests] < GREEDY_BELOW
-        keys = states.seeds.np[requests], self.positions[requests], greedy if greedy.any() else None
-        emitted = keyed_verify(logits, num_drafted, drafted, *keys, width)
-        self._keep(logits, emitted, num_drafted)
-        return emitted
-
-    def draw_on_device(
         self, logits: torch.Tensor, inputs: torch.Tensor, pos: torch.Tensor, owners: torch.Tensor,
         starts: torch.Tensor, width: int,
     ) -> torch.Tensor:  # fmt: skip
-        """Does what `draw` does by the device's tensors alone. inputs: the input token of each row. pos: its place in
-        its text. owners: its request's index in vLLM's arrays. starts: see `begin_pass`; of the piece."""
-        states = self.vllm.sampler.sampling_states
-        positions = pos + 1 - self.vllm.req_states.prompt_len.gpu[owners]
-        greedy = states.temperature.gpu[owners] < GREEDY_BELOW
-        emitted = draw_on_device(logits, inputs, starts, states.seeds.gpu[owners], positions, greedy, width)
-        self._keep(logits, emitted, (starts.diff() - 1).numpy() if logits.device.type == "cpu" else None)
+        """Returns the tokens of a piece of the pass, int32 [requests, width], and lets the drafter remember their
+        distributions. inputs: the input token of each row; behind a request's first row, its drafted tokens. pos: its
+        place in its text. owners: its request's index in vLLM's arrays. starts: see `begin_pass`; of the piece."""
+        states, on_cpu = self.vllm.sampler.sampling_states, logits.device.type == "cpu"
+        num_drafted = (starts.diff() - 1).to(torch.int64).numpy() if on_cpu else np.zeros(0, np.int64)
+        if on_cpu and not self.is_late:  # rows behind a rejected token are not drawn
+            first = starts[:-1].long()
+            requests, is_drafted = owners[first].numpy(), torch.ones(len(logits), dtype=torch.bool)
+            is_drafted[first] = False
+            greedy = states.temperature.np[requests] < GREEDY_BELOW
+            keys = states.seeds.np[requests], self.positions[requests], greedy if greedy.any() else None
+            emitted = keyed_verify(logits, num_drafted, inputs[is_drafted], *keys, width)
+        else:
+            positions = pos + 1 - self.vllm.req_states.prompt_len.gpu[owners]
+            greedy = states.temperature.gpu[owners] < GREEDY_BELOW
+            emitted = draw_on_device(logits, inputs, starts, states.seeds.gpu[owners], positions, greedy, width)
+        if self.remembers:
+            self._kept.append(likeliest(logits, used_rows(emitted, num_drafted) if on_cpu else num_drafted))
+            self._sizes.append(len(emitted))
         return emitted
 
     def sample(
@@ -136,10 +128,7 @@ class Draws:
         starts = torch.arange(len(logits) + 1, device=logits.device)
         self.begin_pass(logits, starts, 1)
         logits = self.processed(logits, expanded_idx_mapping, idx_mapping, idx_mapping_np, pos, *rest)
-        if logits.device.type == "cpu":
-            tokens = self.draw(logits, np.zeros(len(logits), np.int64), idx_mapping[:0], idx_mapping_np, 1)
-        else:
-            tokens = self.draw_on_device(logits, idx_mapping, pos, expanded_idx_mapping, starts, 1)
+        tokens = self.draw(logits, idx_mapping, pos, expanded_idx_mapping, starts, 1)
         return tokens[:, 0].to(torch.int64), logits
 
 
@@ -150,13 +139,10 @@ class KeyedVerifier(RejectionSampler):
         vllm = draws.vllm
         super().__init__(vllm.sampler, vllm.speculative_config, vllm.device)
         self.draws = draws
-        self._num_drafted = np.zeros(0, np.int64)  # of each request of the pass
-        self._verified = 0  # requests of the pass that are verified
 
     def __call__(self, logits: torch.Tensor, input_batch: Any, *args: Any, **kwargs: Any) -> Any:
         """Sample a pass with drafts. logits: [rows, vocab]; a request's rows lie together, the one after its text
         first. Returns vLLM's SamplerOutput."""
-        self._num_drafted, self._verified = input_batch.num_draft_tokens_per_req.astype(np.int64), 0
         self.enable_adaptive_verification = self.draws.is_late  # log-probs go by the device's lengths
         self.draws.begin_pass(logits, input_batch.cu_num_logits, self.num_speculative_steps + 1)
         return super().__call__(logits, input_batch, *args, **kwargs)
@@ -187,20 +173,5 @@ class KeyedVerifier(RejectionSampler):
         )  # fmt: skip
         inputs = draft_sampled if verify_draft_sampled is None else verify_draft_sampled
         width = self.num_speculative_steps + 1
-        if self.draws.is_late or logits.device.type != "cpu":
-            emitted = self.draws.draw_on_device(logits, inputs, pos, expanded_idx_mapping, cu_num_logits, width)
-        else:
-            num_drafted, drafted = self._next_piece(len(idx_mapping_np), inputs)
-            emitted = self.draws.draw(logits, num_drafted, drafted, idx_mapping_np, width)
+        emitted = self.draws.draw(logits, inputs, pos, expanded_idx_mapping, cu_num_logits, width)
         return logits, emitted.to(torch.int64), (emitted != REJECTED).sum(dim=1, dtype=torch.int32)
-
-    def _next_piece(self, num_requests: int, inputs: torch.Tensor) -> tuple[np.ndarray, torch.Tensor]:
-        """Returns how many drafted tokens each request of the next piece has, and these. inputs: the input token of
-        each of its rows."""
-        first, last = self._verified, self._verified + num_requests
-        self._verified = last
-        num_drafted = self._num_drafted[first:last]
-        # Before the row of a drafted token lie those of the drafted tokens before it, and a first row for each request.
-        behind_first = np.repeat(np.arange(1, num_requests + 1), num_drafted)
-        behind_first += np.arange(len(behind_first))
-        return num_drafted, inputs[torch.from_numpy(behind_first)]

@@ -127,7 +127,6 @@ class MadePass:
         else:
             verifier: Any = object.__new__(KeyedVerifier)  # its constructor wants all of vLLM's sampler
             verifier.draws, verifier.num_speculative_steps = self.runner.draws, LONGEST
-            verifier._num_drafted, verifier._verified = batch.num_draft_tokens_per_req.astype(np.int64), 0
             arguments = logits, None, inputs, pos, starts, of_row, np.arange(3), of_row, None, None, inputs
             emitted = verifier._verify(*arguments)[1]
         return SimpleNamespace(sampled_token_ids=emitted), (emitted != REJECTED).sum(dim=1, dtype=torch.int32), None
