@@ -66,7 +66,6 @@ class _Job:
     places: dict[str, int]  # of its requests in the arrays
     texts: Sequence[IndexedRequest]
     arrays: dict[str, np.ndarray]
-    arriving: Arriving
     is_named: bool = False  # whether the caller knows the tokens that were taken in
 
 
@@ -115,7 +114,7 @@ class DraftThread:
             **{name: values.ctypes.data for name, values in arrays.items()},
         )  # fmt: skip
         native.check(self._lib.das_post(self._core, job))
-        self._running = _Job(job, {name: i for i, name in enumerate(names)}, texts, arrays, arriving)
+        self._running = _Job(job, {name: i for i, name in enumerate(names)}, texts, arrays)
 
     def join(self) -> None:
         """Wait until the thread has done its work. Whoever reads or writes texts does this first."""

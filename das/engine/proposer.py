@@ -133,7 +133,7 @@ class DasProposer:
 
     def _proposed(self, done: Pass) -> tuple[list[int], Proposal | None]:
         """Learn from a pass, and draft. Returns the rows of the batch that may draft, and the proposal for them."""
-        emitted, proposal = self._observed(done), None
+        emitted, proposal = self.observe(done), None
         if emitted is not None:
             last = self.max_model_len - 1
             room = [last - request.prompt - request.generated for request in emitted.requests]
@@ -183,13 +183,9 @@ class DasProposer:
         self.record.declined = True
         self.draft_round.budget.limits(())  # for nobody
 
-    def observe(self, done: Pass) -> None:
-        """Learn from passes after which nobody drafted, because `rest` was called. Each row emitted a token in each
-        pass."""
-        self._observed(done)
-
-    def _observed(self, done: Pass) -> _Emitted | None:
-        """Learn from a pass, or from passes alike. Returns what was emitted; None if no request may draft."""
+    def observe(self, done: Pass) -> _Emitted | None:
+        """Learn from a pass, or from passes alike after which nobody drafted, because `rest` was called. Returns what
+        was emitted; None if no request may draft."""
         drafting, self._drafting = self._drafting, DraftWork()
         if not self.live and all(request.proposer is self for request in done.requests):
             self._pass += 2  # no request may draft, so there is nothing to read or to learn

@@ -37,7 +37,7 @@ class Request(LiveRequest):
     seed: int | None = None  # of its noise; None: it is greedy, or a recorded response whose noise is unknown
     forced: str | None = None  # the recorded response that it emits (das/verify/forced.py)
     is_over: bool = False  # whether vLLM has it no more
-    planned: int = 0  # drafted tokens that the next pass verifies
+    draft: Sequence[int] = ()  # that the next pass verifies, if that is known before
     proposer: Any = None  # the one whose drafter knows it
     emitted_in: int = -1  # the proposer's number of the pass in which it emitted last
     predicted_length: float | None = None  # of its response, in tokens, predicted when it began
@@ -82,7 +82,8 @@ class Requests:
         self.known: dict[str, Request] = {}
         self.recorded: Container[str] = ()
         self._longest_draft, self._max_model_len = longest_draft, max_model_len
-        self._are_planned = False  # whether a request's next pass verifies drafted tokens
+        self.last: Sequence[Request] = ()  # those of the last pass behind which drafts were made, or none
+        self._has_drafts = False  # whether a request has a draft
 
     def finish(self, scheduled: Any) -> None:
         """Forget finished requests. scheduled: vLLM's SchedulerOutput."""
@@ -124,18 +125,15 @@ class Requests:
             forced=forced,
         )
 
-    def plan(self, requests: Sequence[Request], counts: Sequence[int]) -> None:
-        """Note how many drafted tokens of each of these requests the next pass verifies."""
-        for request, count in zip(requests, counts, strict=True):
-            request.planned = count
-        self._are_planned |= any(counts)
-
-    def plan_nothing(self) -> None:
-        """Note that the next pass verifies no drafted token of any request."""
-        if self._are_planned:
+    def plan(self, requests: Sequence[Request], drafts: Sequence[list[int]]) -> None:
+        """Note the drafts of the last pass's requests, which the next pass verifies. []: it verifies none of any."""
+        self.last = requests
+        for request, draft in zip(requests, drafts, strict=bool(drafts)):
+            request.draft = draft
+        if not drafts and self._has_drafts:
             for request in self.known.values():
-                request.planned = 0
-        self._are_planned = False
+                request.draft = ()
+        self._has_drafts = any(drafts) or (self._has_drafts and bool(drafts))
 
     def shortened(self, scheduled: Any) -> Any:
         """Returns the plan of a pass without the rows that nobody drafted. vLLM plans the longest draft for a new
@@ -144,7 +142,7 @@ class Requests:
         planned, num_tokens = scheduled.scheduled_spec_decode_tokens, dict(scheduled.num_scheduled_tokens)
         num_planned = sum(map(len, planned.values()))
         if (
-            not self._are_planned
+            not self._has_drafts
             and not scheduled.has_structured_output_requests
             and scheduled.total_num_scheduled_tokens - num_planned == len(planned) == len(num_tokens)
         ):  # nobody drafted, and no request has a prompt: a pass at rest, in which this must cost next to nothing
@@ -158,7 +156,7 @@ class Requests:
         kept = {}
         for name, tokens in planned.items():
             params = begun[name].sampling_params if name in begun else self.known[name].params
-            num_drafted = 0 if name in begun else self.known[name].planned
+            num_drafted = 0 if name in begun else len(self.known[name].draft)
             # The mask of a grammar has a row for each planned token.
             own = tokens if params.structured_outputs is not None else tokens[:num_drafted]
             num_tokens[name] -= len(tokens) - len(own)

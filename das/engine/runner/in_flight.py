@@ -17,13 +17,14 @@ from typing import Any
 import numpy as np
 import torch
 from vllm.distributed import get_tp_group
+from vllm.v1.outputs import DraftTokenIds
 
 from das.drafter.thread import Arriving
 from das.engine.proposer import DasProposer
 from das.engine.requests import Pass, Requests
 from das.engine.rollouts.meter import RolloutMeter
 from das.engine.runner.late_lengths import LateLengths
-from das.engine.runner.speculator import TextDrafts, TrueLengths, filled_up
+from das.engine.runner.speculator import TextDrafts, filled_up
 from das.verify.layout import Batch, Remembered, of_passes_alike
 
 READ_TOGETHER = 64  # passes at rest; what the drafter learns from them comes so much later
@@ -33,17 +34,17 @@ READ_TOGETHER = 64  # passes at rest; what the drafter learns from them comes so
 class Flight:
     """A pass that was launched, or passes of the same requests without drafts as if they were one.
 
-    batch: its requests; indices: theirs in vLLM's arrays, on the device. drafts: whether it verifies drafted tokens.
-    unfinished: whether its prompt goes on. remembered: the distributions of its tokens, which are there when the tokens
-    are. tokens: int64 [requests, 2 + most tokens], the numbers of emitted and of verified drafted tokens, and the
-    tokens. ended: recorded when
-    they are on the host; None on a CPU, where they are there at once. number: of the pass. passes_ended: when each pass
-    ended, in seconds of time.perf_counter, once it has landed.
+    batch: its requests; indices: theirs in vLLM's arrays, on the device. is_counted: whether it is known without the
+    tokens how many each request emits: one, as it verifies no drafted tokens. unfinished: whether its prompt goes on.
+    remembered: the distributions of its tokens, which are there when the tokens are. tokens: int64 [requests, 2 + most
+    tokens], the numbers of emitted and of verified drafted tokens, and the tokens. ended: recorded when they are on the
+    host; None on a CPU, where they are there at once. number: of the pass. passes_ended: when each pass ended, in
+    seconds of time.perf_counter, once it has landed.
     """
 
     batch: Batch
     indices: torch.Tensor
-    drafts: bool
+    is_counted: bool
     unfinished: np.ndarray
     remembered: list[Remembered]
     tokens: torch.Tensor
@@ -51,16 +52,6 @@ class Flight:
     number: int = 0
     launched: float = field(default_factory=time.perf_counter)
     passes_ended: list[float] = field(default_factory=list)
-
-    @property
-    def is_counted(self) -> bool:
-        """Whether it is known without the tokens how many each request emits: one, if it drafted none."""
-        return not self.drafts
-
-    @property
-    def num_drafted(self) -> list[int]:
-        """The drafted tokens that it verified of each request, once it has landed."""
-        return self.tokens[:, 1].tolist()
 
 
 def joined(flights: Sequence[Flight]) -> Flight:
@@ -100,7 +91,6 @@ class Flights:
         self.is_warming_up = False
         self.rests = False  # whether nobody drafts for the running pass, nor reads it soon
         self.is_late = False  # whether the device alone knows how many drafted tokens it verifies for each request
-        self.lengths = TrueLengths(self.settle_now)
         speculative = vllm.vllm_config.speculative_config
         longest = 0 if speculative is None else int(speculative.num_speculative_tokens)
         self.requests = Requests(longest, int(vllm.vllm_config.model_config.max_model_len))
@@ -169,6 +159,9 @@ class Flights:
         self._number = flight.number = self._number + 1
         if flight.is_counted:
             self._grow(flight, ~flight.unfinished)
+        if self.drafter is None:  # a model of vLLM's drafts now, and reads how long the texts are
+            self.book(flight)
+            return
         self._waiting.append(flight)
         alone = self.draft_later and len(self._waiting) == 1 and get_tp_group().world_size == 1
         if alone and not flight.unfinished.any() and len(flight.remembered) < 2 and not self.is_warming_up:
@@ -182,11 +175,6 @@ class Flights:
     def _grow(self, flight: Flight, num_emitted: np.ndarray) -> None:
         self.positions[flight.batch.rows] += num_emitted
         flight.batch.lengths += num_emitted
-
-    def count(self) -> None:
-        """Count the tokens of the pass that was launched last. Nobody drafts after it."""
-        (last,), self._waiting = self._waiting, []
-        self.book(last)
 
     def book(self, flight: Flight) -> Pass:
         """Wait for a flight's tokens, and count them. Returns what drafting hears of it."""
@@ -202,32 +190,11 @@ class Flights:
                 request.output_token_ids += new
         if not flight.is_counted:
             self._grow(flight, flight.tokens[:, 0].numpy())
-        counts, drafted = [len(new) // len(flight.passes_ended) for new in emitted], flight.num_drafted
+        counts, drafted = [len(new) // len(flight.passes_ended) for new in emitted], flight.tokens[:, 1].tolist()
         for ended in flight.passes_ended:
             self.meter.record_pass(requests, drafted, counts, ended)
         self.meter.draft_s += time.perf_counter() - start
         return Pass(requests, emitted, drafted, flight.passes_ended, flight.remembered)
-
-    def _draft(self, done: Pass) -> list[list[int]]:
-        """Draft after a pass, and measure the time of drafting. Returns the drafted token ids of each row."""
-        start, ranks = time.perf_counter(), get_tp_group()
-        # On the first rank only: a budget that learns from times would choose other drafts on each rank.
-        own = None
-        if ranks.is_first_rank:
-            assert self.drafter is not None
-            own = self.drafter.propose(done)
-        drafts: list[list[int]] = ranks.broadcast_object(own)
-        self.lengths.note(done.requests, drafts)
-        self.requests.plan(done.requests, [len(draft) for draft in drafts])
-        self.meter.draft_s += time.perf_counter() - start
-        return drafts
-
-    def _on_device(self, drafts: list[list[int]]) -> torch.Tensor:
-        """Returns drafts as vLLM's runner takes them, and measures the time."""
-        start = time.perf_counter()
-        tokens = filled_up(drafts, self.vllm.num_speculative_steps, self.vllm.device)
-        self.meter.draft_s += time.perf_counter() - start
-        return tokens
 
     def _shortened(self, scheduled: Any) -> Any:
         """Returns the plan of a pass without the rows that nobody drafted. scheduled: vLLM's SchedulerOutput."""
@@ -274,7 +241,7 @@ class Flights:
         assert self.proposer is not None
         assert self.late is not None
         self.meter.launched_ahead += 1
-        self.requests.plan_nothing()
+        self.requests.plan(last.batch.requests, [])
         live = len(scheduled.num_scheduled_tokens)
         total = min(planned, self.late.room(live), self.proposer.rows_ahead(live))
         self.is_late = total > 0 and scheduled.total_num_scheduled_tokens == live + planned
@@ -285,10 +252,10 @@ class Flights:
                 launched = original(scheduled, *args, **kwargs)
         else:
             launched = original(self._shortened(scheduled), *args, **kwargs)
-        self._settle_late()
+        self.settle_late()
         return launched
 
-    def _settle_late(self) -> None:
+    def settle_late(self) -> None:
         """Draft for the pass that was launched, unless that is done."""
         if not self._waiting:
             return
@@ -297,7 +264,6 @@ class Flights:
         assert self.proposer is not None
         assert self.late is not None
         self.proposer.propose_late(done, last.number, self.late.memory)
-        self.lengths.note(done.requests)
         self.meter.draft_s += time.perf_counter() - start
 
     def _may_rest(self, scheduled: Any) -> bool:
@@ -317,18 +283,19 @@ class Flights:
         are_the_same = not (scheduled.finished_req_ids or scheduled.scheduled_new_reqs or scheduled.preempted_req_ids)
         if not are_the_same or len(self._waiting) > READ_TOGETHER:
             self._read_earlier()
-        self.requests.plan_nothing()
-        self.lengths.note(last.batch.requests)
+        self.requests.plan(last.batch.requests, [])
         proposer.rest()
 
-    def settle_now(self) -> None:
-        """Settle, unless drafting waits for the next pass. vLLM's runner calls it at the end of each pass."""
+    def set_draft_tokens(self, input_batch: Any, draft_tokens: torch.Tensor) -> None:
+        """Settle, unless drafting waits for the next pass. vLLM's runner calls it at the end of each pass, when the
+        tokens of HostSpeculator lie where drafts belong."""
         if not self.draft_later:
             self.settle()
 
-    def decide_late(self) -> None:
-        """Let passes begin before their drafts are known, from now on."""
-        self.late = LateLengths(self.vllm, self._settle_late)
+    def get_draft_tokens(self) -> DraftTokenIds:
+        """Returns each request's draft, for vLLM's scheduler, which plans a row for each token of it, and no more."""
+        drafted = self.requests.last
+        return DraftTokenIds([each.name for each in drafted], [list(each.draft) for each in drafted])
 
     def settle(self) -> None:
         """Give the tokens of all passes that were launched to meter and drafter, which drafts for the next pass. Called
@@ -337,9 +304,18 @@ class Flights:
             return
         self._read_earlier()
         (last,), self._waiting = self._waiting, []
-        drafts = self._draft(self.book(last))
+        done, start, ranks = self.book(last), time.perf_counter(), get_tp_group()
+        # On the first rank only: a budget that learns from times would choose other drafts on each rank.
+        own = None
+        if ranks.is_first_rank:
+            assert self.drafter is not None
+            own = self.drafter.propose(done)
+        drafts: list[list[int]] = ranks.broadcast_object(own)
+        self.requests.plan(done.requests, drafts)
         if any(drafts):
-            self.vllm.req_states.draft_tokens[last.indices] = self._on_device(drafts)
+            there = filled_up(drafts, self.vllm.num_speculative_steps, self.vllm.device)
+            self.vllm.req_states.draft_tokens[last.indices] = there
+        self.meter.draft_s += time.perf_counter() - start
 
     def _read_earlier(self) -> None:
         """Give the drafter the tokens of all passes but the last one, after which nobody drafted. The next pass forgets

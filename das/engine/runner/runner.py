@@ -5,7 +5,7 @@ No class is changed. These methods of the object are wrapped or replaced:
 - init_speculator, replaced only while the runner is built: vLLM knows no drafter on the host. vLLM's own speculators,
   which run a model, stay (speculator.py).
 - load_model: the sampler exists afterwards. Then rejection_sampler and sampler.sample are replaced (verifier.py).
-- draft_tokens_handler: see TrueLengths (speculator.py).
+- draft_tokens_handler: vLLM's says that every request drafted as many tokens as possible (Flights).
 - add_requests, finish_requests: this runner keeps no objects of requests (das/engine/requests.py).
 - sampler.sampling_states.add_request: vLLM's array has no place for seeds of 2^63 and more.
 - sample: a pass is counted, and its tokens are brought to the host for the drafter. An engine without a drafter waits
@@ -36,7 +36,7 @@ from vllm.v1.worker.gpu.spec_decode.rejection_sampler import MAX_CHUNK_BYTES
 from das.engine.patches.replace import patch, put, replaced, required
 from das.engine.proposer import DasProposer
 from das.engine.runner.in_flight import Flight, Flights
-from das.engine.runner.late_lengths import why_not
+from das.engine.runner.late_lengths import LateLengths, why_not
 from das.engine.runner.speculator import TEXT_METHODS, CoupledSpeculator, HostSpeculator, TextDrafts
 from das.engine.runner.stand_in import replace_kernels
 from das.engine.runner.verifier import Draws, KeyedVerifier
@@ -101,7 +101,7 @@ class Runner:
         self._scheduled: Any = None  # vLLM's SchedulerOutput of the running pass
         if isinstance(vllm.speculator, HostSpeculator):
             flights.drafter = self.new_drafter()
-            put(vllm, draft_tokens_handler=flights.lengths)
+            put(vllm, draft_tokens_handler=flights)
             patch(vllm, "initialize_kv_cache", self._initialize_kv_cache)
             patch(vllm, "execute_model", flights.execute)
         elif vllm.speculator is not None:
@@ -154,7 +154,7 @@ class Runner:
             why = "attention or settings without full graphs for drafts of any lengths"
         if why:
             return f"by the host, because of {why}"
-        self.flights.decide_late()
+        self.flights.late = LateLengths(self.vllm, self.flights.settle_late)
         return "by the device, in passes without new requests"
 
     def _adapters(self, original: Callable[..., Any], names: list[str], *args: Any) -> tuple[Any, ...]:
@@ -194,11 +194,8 @@ class Runner:
             return output, num_sampled, num_rejected
         tokens, ended = flights.take_off(output, num_sampled, batch.cu_num_logits)
         remembered = self.draws.remembered(tokens.numpy()[:, 1])
-        drafts = batch.num_draft_tokens > 0
-        flight = Flight(of_pass, batch.idx_mapping, drafts, unfinished, remembered, tokens, ended)
-        flights.add(flight)
-        if drafter is None:  # a model of vLLM's drafts now, and reads how long the texts are
-            flights.count()
+        is_counted = not batch.num_draft_tokens
+        flights.add(Flight(of_pass, batch.idx_mapping, is_counted, unfinished, remembered, tokens, ended))
         return output, num_sampled, num_rejected
 
     def _profile(self, original: Callable[..., Any], *args: Any, **kwargs: Any) -> None:

@@ -20,11 +20,10 @@ from typing import Any
 
 import numpy as np
 import torch
-from vllm.v1.outputs import DraftTokenIds
 from vllm.v1.worker.gpu.spec_decode.speculator import BaseSpeculator
 
 from das.engine.patches.replace import patch, put, required
-from das.engine.requests import Pass, Request
+from das.engine.requests import Pass
 from das.engine.rollouts.meter import RolloutMeter
 from das.engine.runner.verifier import Draws
 from das.models.coupled import OF_HEADS, OF_MODELS, CoupledSampler
@@ -53,35 +52,11 @@ class HostSpeculator(BaseSpeculator):
 
 
 def filled_up(drafts: Sequence[Sequence[int]], longest: int, device: torch.device) -> torch.Tensor:
-    """Returns drafts as vLLM takes them: int64 [requests, longest], filled up with 0. How many tokens count is what
-    TrueLengths says."""
+    """Returns drafts as vLLM takes them: int64 [requests, longest], filled up with 0."""
     tokens = np.zeros((len(drafts), longest), np.int32)
     is_drafted = np.arange(longest) < np.fromiter(map(len, drafts), np.int64, len(drafts))[:, None]
     tokens[is_drafted] = np.fromiter(chain.from_iterable(drafts), np.int32)
     return on_device(device, {"drafts": tokens})["drafts"].to(torch.int64)
-
-
-class TrueLengths:
-    """Takes the place of vLLM's DraftTokensHandler, which tells the scheduler that every request drafted as many tokens
-    as possible. The scheduler then plans a row for each drafted token, and no more. settle: drafts after a pass."""
-
-    def __init__(self, settle: Callable[[], None]):
-        self._settle = settle
-        self._drafts: tuple[Sequence[Request], Sequence[list[int]]] = [], []
-
-    def note(self, requests: Sequence[Request], drafts: Sequence[list[int]] = ()) -> None:
-        """Note the drafts of these requests. drafts: (): nobody drafted."""
-        self._drafts = requests, drafts
-
-    def set_draft_tokens(self, input_batch: Any, draft_tokens: torch.Tensor) -> None:
-        """Called at the end of a pass, when the tokens of HostSpeculator lie where drafts belong."""
-        self._settle()
-
-    def get_draft_tokens(self) -> DraftTokenIds:
-        """Returns each request's draft, for vLLM's scheduler."""
-        requests, drafts = self._drafts
-        names = [request.name for request in requests]
-        return DraftTokenIds(names, [list(draft) for draft in drafts] if drafts else [[] for _ in names])
 
 
 class CoupledSpeculator:
