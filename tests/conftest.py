@@ -231,6 +231,7 @@ def written(kind: str, tokenizer: Any, folder: Path, **sizes: int) -> Any:
 
     torch.manual_seed(0)
     defaults = {
+        "vocab_size": len(tokenizer),
         "hidden_size": 64,
         "num_hidden_layers": 2,
         "num_attention_heads": 2,
@@ -239,7 +240,6 @@ def written(kind: str, tokenizer: Any, folder: Path, **sizes: int) -> Any:
         "max_position_embeddings": 512,
     }
     config = getattr(transformers, f"{kind}Config")(
-        vocab_size=len(tokenizer),
         tie_word_embeddings=True,
         eos_token_id=tokenizer.eos_token_id,
         pad_token_id=tokenizer.pad_token_id,
@@ -336,7 +336,7 @@ def roll(
     from das.verify.admission import PROBLEM_KEY
 
     for own, problem in zip(params, problems, strict=True):
-        own.extra_args = {PROBLEM_KEY: problem}
+        own.extra_args = {**(own.extra_args or {}), PROBLEM_KEY: problem}
     llm.collective_rpc("das_begin_rollout", args=(len(prompts), evaluation))
     outputs = llm.generate([{"prompt_token_ids": prompt} for prompt in prompts], list(params), use_tqdm=False)
     report = llm.collective_rpc("das_end_rollout", args=(clock,))[0]
