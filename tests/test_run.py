@@ -47,7 +47,6 @@ def test_options_are_those_of_speculate() -> None:
     [
         ((), "say what to run"),
         (("--", "no_such_program"), "no_such_program: no such program; give the command after --"),
-        (("--", sys.executable, "-I", "train.py"), "-I, -E and -S hide das from Python: leave them out"),
         (("--method", "stock", "--", "true"), "run the command without das"),
         (
             ("--set", "window=4", "--", "true"),
@@ -92,7 +91,7 @@ def test_other_programs_keep_their_start_and_their_exit_code(tmp_path: Path) -> 
     assert (run.code, run.out) == (3, "True set()\n")
     assert run.errors == (
         "das: no engine rolled out with das until the command ended; it needs a trainer of TRL with use_vllm=True "
-        f"(docs/trl.md), or python -m {VERL} as the command itself\n"
+        f"(docs/trl.md), or python -m {VERL} as the command itself; python -I, -E and -S hide das\n"
     )
 
 

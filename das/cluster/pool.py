@@ -55,8 +55,6 @@ class EnginePool:
 
     def __init__(self, cluster: ClusterSettings, engine: EngineSettings, threads: int = 1) -> None:
         """threads: of each engine."""
-        if not engine.row.keyed:
-            raise EngineError("a cluster has no engines of method stock, which is vLLM without das: choose another one")
         if engine.tensor_parallel_size > 1:
             raise EngineError(
                 f"tensor_parallel_size={engine.tensor_parallel_size}: engines of a cluster are one process each; set 1"

@@ -29,7 +29,6 @@ SINGLE = ("lag", "exact")  # those that are not
 VERL = "verl.trainer.main_ppo"
 VERL_ROLLOUT = "actor_rollout_ref.rollout"
 VERL_ENGINE = f"{VERL_ROLLOUT}.engine_kwargs.vllm"
-ISOLATED = "-I, -E and -S hide das from Python: leave them out"
 
 
 def add_arguments(parser: ArgumentParser) -> None:
@@ -92,10 +91,6 @@ def command_with_das(words: Sequence[str], chosen: Mapping[str, Any]) -> list[st
         raise ValueError("say what to run: python -m das run -- python train.py")
     if shutil.which(command[0]) is None:
         raise ValueError(f"{command[0]}: no such program; give the command after --, such as -- python train.py")
-    if Path(command[0]).name.startswith("python"):
-        flags = command[1 : 1 + next((i for i, word in enumerate(command[1:]) if not word.startswith("-")), 0)]
-        if any(set(flag) & set("IES") for flag in flags if flag[:2] not in ("--", "-X", "-W", "-m", "-c")):
-            raise ValueError(f"{' '.join(command[:2])}: {ISOLATED}")
     return command + (_of_verl(chosen) if VERL in command else [])
 
 
@@ -179,5 +174,5 @@ def summary(totals: Mapping[str, int], verl: bool = False) -> str:
         return "das: no rollout of verl ended here; with a Ray that ran before, its workers did not inherit das"
     return (
         "das: no engine rolled out with das until the command ended; it needs a trainer of TRL with use_vllm=True "
-        f"(docs/trl.md), or python -m {VERL} as the command itself"
+        f"(docs/trl.md), or python -m {VERL} as the command itself; python -I, -E and -S hide das"
     )

@@ -104,26 +104,18 @@ void das_read(Drafter *d, int64_t handle, int32_t *out, uint32_t *pairs) {
 
 /* Copies a sequence, without its first `context` tokens, into the store that other problems see. Returns the copy. */
 int64_t das_share(Drafter *d, int64_t handle, uint32_t context) {
-    int32_t seq = (int32_t)handle;
-    const Store *s = &d->x.stores[d->x.seqs[seq].store];
-    int32_t copy = seq_new(&d->x, d->shared_store, d->x.seqs[seq].store);
+    const Seq *q = &d->x.seqs[(int32_t)handle];
+    uint32_t n = q->len;
+    int32_t copy = seq_new(&d->x, d->shared_store, q->store), rc = NO_MEMORY;
     if (copy < 0) return copy;
-    const Seq *q = &d->x.seqs[seq];
-    uint32_t i = 0;
-    for (uint32_t b = q->first; i < q->len; b = s->blocks[b].next) {
-        int32_t tokens[BLOCK];
-        uint32_t pairs[BLOCK][PAIRS];
-        int64_t n = 0;
-        for (uint32_t j = 0; j < BLOCK && i < q->len; j++, i++) {
-            if (i < context) continue;
-            if (d->x.remembers) recall_at(s, b * BLOCK + j, pairs[n]);
-            tokens[n++] = s->toks[b * BLOCK + j];
-        }
-        int rc = append(&d->x, copy, tokens, d->x.remembers ? pairs[0] : NULL, n, 1);
-        if (rc) return rc;
-        q = &d->x.seqs[seq];
+    int32_t *tokens = malloc(sizeof *tokens * n + 1);
+    uint32_t *pairs = d->x.remembers ? malloc(sizeof *pairs * PAIRS * n + 1) : NULL;
+    if (tokens && (pairs || !d->x.remembers)) {
+        das_read(d, handle, tokens, pairs);
+        rc = append(&d->x, copy, tokens + context, pairs ? pairs + context * PAIRS : NULL, n - context, 1);
     }
-    return handle_of(&d->x, copy);
+    free(tokens); free(pairs);
+    return rc ? rc : handle_of(&d->x, copy);
 }
 
 /* Ends a sequence. keep: it becomes history of the given tick; otherwise it is forgotten. */

@@ -63,11 +63,6 @@ class SavedHistory:
             **self._remembered(),
         }
 
-    @classmethod
-    def of_arrays(cls, arrays: dict[str, np.ndarray]) -> SavedHistory:
-        """Undo `arrays`. Raises ValueError with a one-line message if they hold no history."""
-        return _checked(arrays)
-
     def _remembered(self) -> dict[str, np.ndarray]:
         """Returns the texts' remembered distributions as arrays for the file; an empty dict if no text has any."""
         if all(text.remembered is None for text in self.texts):
@@ -86,13 +81,14 @@ def read_history(path: Path) -> SavedHistory:
     """Read a saved history. Raises ValueError with a one-line message if the file holds no history or is damaged."""
     arrays = load_arrays(path, _KIND)
     try:
-        return _checked(arrays)
+        return history_of(arrays)
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from None
 
 
-def _checked(arrays: dict[str, np.ndarray]) -> SavedHistory:
-    """Check a file's arrays and convert them to a history in this machine's byte order."""
+def history_of(arrays: dict[str, np.ndarray]) -> SavedHistory:
+    """Undo `SavedHistory.arrays`, in this machine's byte order. Raises ValueError with a one-line message if they hold
+    no history."""
     tokens = token_array(_array(arrays, "tokens", 1, "iu"))
     clock = _array(arrays, "clock", 0, "iu").item()
     if not 0 <= clock <= MAX_TICK:

@@ -14,7 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from das.cluster.history_store import HistoryStore, finished_text
-from das.drafter.saved import SavedHistory, SavedText, read_history
+from das.drafter.saved import SavedHistory, SavedText, history_of, read_history
 from das.engine.rollouts.rollout import Rollout, RolloutRequest
 from das.general import ranks
 from das.general.arrays import packed, unpacked
@@ -67,7 +67,7 @@ class SharedHistory:
         """Returns what the other ranks finished, and the bytes that this one sent."""
         message = packed(own.arrays())
         of_others = [given for rank, given in enumerate(self._gather(message)) if rank != self._rank]
-        texts = [text for given in of_others for text in SavedHistory.of_arrays(unpacked(given)).texts]
+        texts = [text for given in of_others for text in history_of(unpacked(given)).texts]
         return texts, len(message)
 
     def take(self) -> tuple[float, int]:

@@ -90,10 +90,8 @@ def _call(name: str, *arguments: Any) -> None:
 
 
 def _int64(values: np.ndarray) -> np.ndarray:
-    """Return the array, which C can read as int64. Raises TypeError if it is not contiguous or of another type."""
-    if values.dtype != np.int64 or not values.flags.c_contiguous:
-        raise TypeError(f"seeds and positions must be contiguous int64 arrays, got {values.dtype}")
-    return values
+    """Returns the array as contiguous int64, which C can read."""
+    return np.ascontiguousarray(values, np.int64)
 
 
 def _flags(greedy: np.ndarray | None) -> np.ndarray | None:
@@ -113,7 +111,7 @@ def keyed_argmax(
 
     logits: float32 [rows, vocab], already divided by the temperature and masked (-inf: impossible token).
     seeds, positions: int64 [rows]. greedy: bool [rows], the rows that take the argmax without noise; None means no row.
-    Returns token ids, int64 [rows]. Raises TypeError unless seeds and positions are contiguous int64 arrays.
+    Returns token ids, int64 [rows].
     """
     if logits.device.type == "cpu":
         logits, tokens = _in_rows(logits), torch.empty(len(logits), dtype=torch.int64)
@@ -158,8 +156,7 @@ def keyed_verify(
     num_drafted: int64 [requests]. draft_tokens: int32 [sum(num_drafted)].
     seeds: int64 [requests]. positions: int64 [requests], of each request's first row. greedy: bool [requests] or None.
     width: the most tokens that a request may emit, at least max(num_drafted) + 1; 1 if nobody drafted.
-    Returns the emitted token ids, int32 [requests, width], with REJECTED after the last one. Raises TypeError unless
-    num_drafted, seeds and positions are contiguous int64 arrays.
+    Returns the emitted token ids, int32 [requests, width], with REJECTED after the last one.
     """
     logits, emitted = _in_rows(logits), torch.empty((len(num_drafted), width), dtype=torch.int32)
     _call(
