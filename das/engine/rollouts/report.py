@@ -68,17 +68,13 @@ class ClusterReport:
     engines: int
     lost_requests: int
     restarts: int  # engines that were started again
-    handover_us_per_token: float  # processor time of the training process, in microseconds per token
+    handover_us_per_token: float  # processor time of the training process to receive them, in microseconds per token
     history_bytes: int
     by_engine: Mapping[str, Mapping[str, Any]]
 
     def plain(self) -> Plain:
         """Returns the report as a Plain dictionary: the entry `cluster` of metrics.jsonl."""
         return dict(vars(self))
-
-    def handed_over(self, us_per_token: float) -> "ClusterReport":
-        """Returns a copy of the report with `us_per_token` (microseconds) added to `handover_us_per_token`."""
-        return replace(self, handover_us_per_token=self.handover_us_per_token + us_per_token)
 
     def followed_by(self, turn: "ClusterReport") -> "ClusterReport":
         """Returns the report of this and a further turn of the rollout: counts are added, the rest is the turn's."""

@@ -5,7 +5,7 @@ import hashlib
 import time
 import warnings
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -91,13 +91,6 @@ class Rollout:
     def accepted(self) -> int:
         """The number of drafted tokens that were accepted, over all requests."""
         return sum(each.accepted for each in self.finished)
-
-    def handed_over(self, us_per_token: float) -> "Rollout":
-        """Returns a copy with `us_per_token` microseconds added to `handover_us_per_token` of the cluster's report, if
-        there is one."""
-        if self.report.cluster is None:
-            return self
-        return replace(self, report=replace(self.report, cluster=self.report.cluster.handed_over(us_per_token)))
 
 
 def request_seed(run_seed: int, step: int, index: int, evaluation: bool = False, turn: int = 0) -> int:

@@ -4,7 +4,6 @@ Only the main rank talks to the engines. It rolls out the requests of all ranks,
 """
 
 import gc
-import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -147,17 +146,14 @@ class ClusterEngines:
         ]
 
     def completed(self, generated: Any, rollout: Rollout | None, logprobs: bool) -> tuple[Any, Rollout | None]:
-        """See Engines. Adds the log-probs of the sampled tokens, and to the rollout the time that this takes."""
+        """See Engines. Adds the log-probs of the sampled tokens."""
         prompts, completions, found, token_ids = generated
         responses, self._responses = self._responses, []
-        start = time.thread_time()
         if logprobs:
             with _no_collection():
                 found = [[[each] for each in response.logprobs or ()] for response in responses]
                 token_ids = [[[each] for each in response.tokens] for response in responses]
-        assert rollout is not None
-        took = 1e6 * (time.thread_time() - start) / max(1, rollout.tokens)
-        return (prompts, completions, found, token_ids), rollout.handed_over(took)
+        return (prompts, completions, found, token_ids), rollout
 
     def roll_out(self, request: RolloutRequest) -> tuple[list[Any], Rollout]:
         """Roll out the requests of all ranks, on the main rank. Each rank gets the responses to its own requests."""
@@ -167,11 +163,7 @@ class ClusterEngines:
         asked = ranks.gather((request.prompts, list(request.problems), list(request.seeds)))
         parts: list[Rollout] = []
         ranks.from_main(lambda: parts.extend(self._roll_out_for(request, asked)))
-        start = time.thread_time()
         rollout: Rollout = ranks.scatter(parts)
-        if rollout.report.cluster is not None:  # on the main rank
-            tokens = sum(part.tokens for part in parts)
-            rollout = rollout.handed_over(1e6 * (time.thread_time() - start) / tokens)
         return rollout.finished, rollout
 
     def _roll_out_for(
