@@ -84,7 +84,7 @@ SUMMED = ("lost_requests", "restarts")
 def cluster_result(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """Return the entry `cluster` of result.json, over the steps of all arms. Empty for a run without a cluster.
 
-    rows: rows of metrics.jsonl. handover_us_per_token: processor time of the training process to receive a response token.
+    rows: rows of metrics.jsonl. handover_us_per_token: processor time of the training process to receive a token.
     """
     steps = [row for row in rows if "cluster" in row]
     if not steps:
