@@ -33,7 +33,9 @@ def check_draft_model(folder: str) -> None:
     if "vision_config" in (found or {}):
         raise EngineError(f"draft model {folder} takes images: give a model of text alone, with the policy's tokenizer")
     if found is None and (Path(folder).is_absolute() or folder.startswith(".") or Path(folder).exists()):
-        raise EngineError(f"draft model {folder} does not exist, or has no config.json: give the folder of a model")
+        raise EngineError(
+            f"draft model {folder!r} does not exist, or has no config.json: give speculative a model, by its folder"
+        )
 
 
 def engine_arguments(
@@ -69,7 +71,7 @@ def _arguments(settings: EngineSettings) -> dict[str, Any]:
         return {"logprobs_mode": "processed_logprobs", **of_vllm}  # as TRL sets it
     speculative_config = settings.row.speculative(settings)
     if settings.row.model == "draft model":
-        check_draft_model(settings.speculative["model"])
+        check_draft_model(str(settings.speculative.get("model") or ""))
     return {
         # vLLM refuses it for drafters on the host. das turns it on later (das/engine/patches/model_runner.py).
         "async_scheduling": False,

@@ -234,19 +234,6 @@ def _suffix(settings: EngineSettings) -> SpeculativeConfig:
     return {"method": "suffix", **settings.speculative}
 
 
-def _draft_model(settings: EngineSettings) -> SpeculativeConfig:
-    """Returns vLLM's speculative_config for a draft model. build.check_draft_model checks its folder."""
-    model, tokens = (settings.speculative.get(name) for name in ("model", "num_speculative_tokens"))
-    if not isinstance(model, str) or not model:
-        raise EngineError(
-            'draft_model needs speculative={"model": folder or hub id, "num_speculative_tokens": 4}, '
-            f"got model={model!r}"
-        )
-    if not isinstance(tokens, int) or tokens < 1:
-        raise EngineError(f"num_speculative_tokens={tokens!r}: a draft model needs a whole number, 1 or more")
-    return {"method": "draft_model", **settings.speculative}
-
-
 def _eagle3(settings: EngineSettings) -> dict[str, Any]:
     if not settings.speculative.get("model"):
         raise EngineError("eagle3 needs a head: set model in its speculative settings to the head's folder")
@@ -274,7 +261,7 @@ _ROWS = (
     Method("self_draft", _own, proposes=True, model="policy"),
     Method("ngram", lambda settings: {"method": "ngram", **settings.speculative}),
     Method("suffix", _suffix, history=True),
-    Method("draft_model", _draft_model, model="draft model"),
+    Method("draft_model", lambda settings: {"method": "draft_model", **settings.speculative}, model="draft model"),
     Method("eagle3", _eagle3, model="head"),
     Method("mtp", _mtp, model="mtp layer"),
     Method(STOCK, _stock, keyed=False),

@@ -111,7 +111,7 @@ def head_of_another_shape(tmp: Path, policy: Path) -> Made:
 def other_draft_model(tmp: Path, policy: Path) -> Made:
     copied(policy, tmp / "other", altered(vocab_size=7))
     arguments = ["task=rollout", "arm=draft_model", f"policy.path={policy}", f"arm.speculative.model={tmp / 'other'}"]
-    return [*arguments, *SHORT], str(tmp / "other")
+    return [*arguments, *SHORT], "the same vocabulary size"
 
 
 # ---- config files ----
