@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from das.general.arrays import MAX_TOKEN, token_array
+from das.general.arrays import MAX_TOKEN
 
 MAX_TICK = 2**62  # also the longest window, so that differences of ticks fit into int64
 MAX_DRAFT = 2**16  # tokens of one draft
@@ -76,30 +76,11 @@ def floors(values: Sequence[float]) -> array[float]:
 
 
 def flat_tokens(lists: Sequence[Sequence[int] | np.ndarray]) -> tuple[array[int], array[int]]:
-    """Returns the concatenated token lists as int32, and their offsets, int64 [lists + 1]."""
-    if set(map(type, lists)) <= {list}:  # vLLM's form; this path takes a third of the time
-        try:
-            return array("i", chain.from_iterable(lists)), array("q", accumulate(map(len, lists), initial=0))
-        except (OverflowError, TypeError):
-            raise ValueError(WRONG_TOKENS) from None
-    flat, offsets = array("i"), array("q", [0])
-    for new in lists:
-        append_tokens(new, flat)
-        offsets.append(len(flat))
-    return flat, offsets
-
-
-def append_tokens(new: Sequence[int] | np.ndarray, flat: array[int]) -> None:
-    """Append the token ids `new` to the int32 array `flat`. Raises ValueError for ids that are too large. Negative ids
-    are refused later, by the native core."""
-    if isinstance(new, np.ndarray):
-        # NumPy's checks cost microseconds. A short array is cheaper as a list, whose tokens `extend` checks.
-        is_short = new.size < 64 and new.ndim == 1 and new.dtype.kind in "iu"
-        new = new.tolist() if is_short else token_array(new)
+    """Returns the concatenated token lists as int32, and their offsets, int64 [lists + 1]. Raises ValueError for ids
+    that are too large. Negative ids are refused later, by the native core."""
+    if not set(map(type, lists)) <= {list}:  # lists are vLLM's form
+        lists = [each.tolist() if isinstance(each, np.ndarray) else each for each in lists]
     try:
-        if isinstance(new, np.ndarray):
-            flat.frombytes(new.tobytes())
-        else:
-            flat.extend(new)
+        return array("i", chain.from_iterable(lists)), array("q", accumulate(map(len, lists), initial=0))
     except (OverflowError, TypeError):
         raise ValueError(WRONG_TOKENS) from None
