@@ -1,6 +1,8 @@
 /* Drafting token by token, and learning from the drafts. */
 #include "lookup.h"
 
+#define BATCH 16                     /* requests drafted side by side */
+
 /* The most candidates that a drafted position can have. */
 static int32_t candidate_stride(const Drafter *d) { return d->c.max_candidates + d->c.cross_problem_candidates; }
 
@@ -34,7 +36,6 @@ typedef struct {
     int64_t len, limit;              /* tokens in ctx; tokens that may be drafted */
     double reach, floor;             /* P(the whole draft is accepted); its lower bound */
     int n_cand, needs_lookup, done;
-    int sees_others;                 /* whether occurrences in texts of other problems are looked up */
     Lookup own, shared;              /* lookups in the problem's store, and in that of all problems' newest texts */
 } Work;
 
@@ -52,11 +53,12 @@ static void start_work(const Drafter *d, Work *w, int32_t seq, int64_t limit, do
     w->limit = limit; w->reach = 1.0;
     w->floor = floor > d->c.min_prob ? floor : d->c.min_prob;
     w->n_cand = 0; w->done = 0;
-    w->sees_others = d->c.cross_problem_candidates > 0;
 }
 
-/* Runs the lookups of token j, stage by stage, for all requests that have no candidates left. */
+/* Runs the lookups of token j, stage by stage, for all requests that have no candidates left. n: at most BATCH. */
 static void look_up(const Drafter *d, Work *work, int32_t n, int64_t j) {
+    Lookup *lookups[2 * BATCH];
+    int m = 0;
     for (int32_t r = 0; r < n; r++) {
         Work *w = &work[r];
         w->done |= j >= w->limit;
@@ -66,26 +68,15 @@ static void look_up(const Drafter *d, Work *work, int32_t n, int64_t j) {
         w->own.limit = w->shared.limit = (int32_t)(w->len < d->c.max_match ? w->len : d->c.max_match);
         w->own.max_visits = j ? d->c.fallback_visits : knows_noise(w->t) ? d->c.places : MAX_VISITS;
         w->shared.max_visits = d->c.fallback_visits;
-        lookup_start(&w->own);
-        if (w->sees_others) lookup_start(&w->shared);
+        lookups[m++] = &w->own;
+        if (d->c.cross_problem_candidates) lookups[m++] = &w->shared;
     }
-    for (int32_t r = 0; r < n; r++) {
-        if (!work[r].needs_lookup) continue;
-        lookup_slots(&work[r].own);
-        if (work[r].sees_others) lookup_slots(&work[r].shared);
-    }
-    for (int32_t r = 0; r < n; r++) {
-        if (!work[r].needs_lookup) continue;
-        lookup_heads(&work[r].own);
-        if (work[r].sees_others) lookup_heads(&work[r].shared);
-    }
-    for (int i = 0, goes_on = 1; goes_on && i < MAX_VISITS; i++) {
+    for (int k = 0; k < m; k++) lookup_start(lookups[k]);
+    for (int k = 0; k < m; k++) lookup_slots(lookups[k]);
+    for (int k = 0; k < m; k++) lookup_heads(lookups[k]);
+    for (int i = 0, goes_on = m; goes_on && i < MAX_VISITS; i++) {
         goes_on = 0;
-        for (int32_t r = 0; r < n; r++) {
-            if (!work[r].needs_lookup) continue;
-            goes_on |= lookup_step(d, &work[r].own, i);
-            if (work[r].sees_others) goes_on |= lookup_step(d, &work[r].shared, i);
-        }
+        for (int k = 0; k < m; k++) goes_on |= lookup_step(d, lookups[k], i);
     }
 }
 
@@ -95,7 +86,6 @@ static void collect(const Drafter *d, Work *w, int64_t j) {
     if (knows_noise(w->t) && d->c.places < room) room = d->c.places;
     if (j && d->c.fallback_visits < room) room = d->c.fallback_visits;
     w->n_cand = lookup_collect(d, &w->own, w->seq, w->cand, room);
-    if (!w->sees_others) return;
     w->n_cand += lookup_collect(d, &w->shared, w->seq, w->cand + w->n_cand, d->c.cross_problem_candidates);
 }
 

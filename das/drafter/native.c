@@ -7,8 +7,6 @@
  * das_seq_new and das_share. Only das_propose may be called with the handle of a sequence that was freed. */
 #include "draft.h"
 
-#define BATCH 16                     /* requests drafted side by side */
-
 /* ---- texts ---- */
 
 static void clear(Drafter *d) {
