@@ -32,6 +32,15 @@ static uint32_t pairs_before(const uint8_t *heads, uint32_t n) {
     return (uint32_t)(total * 0x0101010101010101u >> 56);
 }
 
+/* Changes the size of the array at *array, a pointer. Returns 0, or 1 if there is no memory. */
+static int resize(void *array, size_t bytes) {
+    void *old, *resized;
+    memcpy(&old, array, sizeof old);
+    if (!(resized = realloc(old, bytes))) return 1;
+    memcpy(array, &resized, sizeof resized);
+    return 0;
+}
+
 static uint32_t pair_room(uint32_t n) { return (n + PAIRS_GROW - 1) / PAIRS_GROW * PAIRS_GROW; }
 
 /* Remembers the distribution of a block's i-th token. pairs: [PAIRS], or NULL if it is unknown. Returns 0, or a negative
@@ -46,11 +55,7 @@ static int remember(uint8_t *heads, uint32_t **block, uint32_t i, int32_t tok, c
         else others[n++] = pairs[k];
     }
     uint32_t before = pairs_before(heads, i), room = pair_room(before + n);
-    if (room > pair_room(before)) {
-        uint32_t *p = realloc((*block), sizeof *p * room);
-        if (!p) return -1;
-        (*block) = p;
-    }
+    if (room > pair_room(before) && resize(block, sizeof **block * room)) return -1;
     for (uint32_t k = 0; k < n; k++) (*block)[before + k] = others[k];
     heads[i] = (uint8_t)(n << 5 | level);
     return 0;

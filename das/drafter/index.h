@@ -165,11 +165,9 @@ static void store_clear(Store *s) {
 static int32_t store_new(Index *x) {
     if (x->free_store < 0) {
         int32_t n = x->n_stores ? 2 * x->n_stores : 4;
-        Store *s = realloc(x->stores, sizeof(Store) * (size_t)n);
-        if (!s) return NO_MEMORY;
-        x->stores = s;
+        if (resize(&x->stores, sizeof(Store) * (size_t)n)) return NO_MEMORY;
         for (int32_t i = n - 1; i >= x->n_stores; i--) {
-            s[i] = (Store){.free_block = NONE, .next_free = x->free_store};
+            x->stores[i] = (Store){.free_block = NONE, .next_free = x->free_store};
             x->free_store = i;
         }
         x->n_stores = n;
@@ -191,9 +189,8 @@ static int32_t seq_new(Index *x, int32_t store, int32_t origin) {
     else {
         if (x->n_seqs == x->cap_seqs) {
             int32_t cap = x->cap_seqs + x->cap_seqs / 4 + 16;
-            Seq *q = realloc(x->seqs, sizeof(Seq) * (size_t)cap);
-            if (!q) return NO_MEMORY;
-            x->seqs = q; x->cap_seqs = cap;
+            if (resize(&x->seqs, sizeof(Seq) * (size_t)cap)) return NO_MEMORY;
+            x->cap_seqs = cap;
         }
         i = x->n_seqs++;
     }
@@ -215,19 +212,10 @@ static uint32_t block_new(Index *x, Store *s, int32_t seq) {
         if (s->n_blocks == s->cap_blocks) {
             uint32_t cap = s->cap_blocks + s->cap_blocks / 8 + 2;
             if (cap >= (NONE >> SHIFT)) return NONE;
-            void *p;
-            if (!(p = realloc(s->toks, (size_t)cap * BLOCK * sizeof(int32_t)))) return NONE;
-            s->toks = p;
-            if (!(p = realloc(s->links, (size_t)cap * BLOCK * sizeof(Links)))) return NONE;
-            s->links = p;
-            if (!(p = realloc(s->blocks, cap * sizeof(Block)))) return NONE;
-            s->blocks = p;
-            if (x->remembers) {
-                if (!(p = realloc(s->heads, (size_t)cap * BLOCK))) return NONE;
-                s->heads = p;
-                if (!(p = realloc(s->pairs, cap * sizeof(uint32_t *)))) return NONE;
-                s->pairs = p;
-            }
+            size_t n = (size_t)cap * BLOCK;
+            if (resize(&s->toks, n * sizeof(int32_t)) || resize(&s->links, n * sizeof(Links)) ||
+                resize(&s->blocks, cap * sizeof(Block))) return NONE;
+            if (x->remembers && (resize(&s->heads, n) || resize(&s->pairs, cap * sizeof(uint32_t *)))) return NONE;
             s->cap_blocks = cap;
         }
         b = s->n_blocks++;
