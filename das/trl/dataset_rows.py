@@ -96,7 +96,7 @@ def require_fitting(trainer: Any, room: int) -> None:
     engine, and warn if one leaves no room for a whole response.
 
     room: the most tokens of a prompt and its response together. Datasets without a length, with images, and with
-    prompts that environments write are not checked; see `require_fitting_batch`.
+    prompts that environments write are not checked: vLLM refuses such a prompt when it comes.
     """
     if getattr(trainer, "environment_factories", None):
         return
@@ -159,20 +159,3 @@ def _bytes(prompt: Any) -> int:
 
 def _more(rows: Sequence[int]) -> str:
     return f" ({len(rows)} rows are so long)" if len(rows) > 1 else ""
-
-
-def require_fitting_batch(prompts: Sequence[Any], problems: Sequence[str], room: int, step: int) -> None:
-    """Raise EngineError with a one-line message if a prompt of a batch is empty or does not fit. prompts: as vLLM
-    takes them. room: see `require_fitting`."""
-    for place, prompt in enumerate(prompts):
-        length = len(prompt["prompt_token_ids"]) if isinstance(prompt, Mapping) and "prompt_token_ids" in prompt else 1
-        if not length:
-            raise EngineError(
-                f"step {step}: the prompt of response {place} (problem {problems[place]}) is empty, and the engine "
-                "needs a token to begin with: leave its row out"
-            )
-        if length >= room:
-            raise EngineError(
-                f"step {step}: the prompt of response {place} (problem {problems[place]}) has {length:,} tokens, and "
-                f"the engine takes {room - 1:,}: leave its row out, or raise vllm_max_model_length"
-            )

@@ -32,7 +32,7 @@ from das.general import ranks
 from das.general.arrays import load_arrays, save_arrays
 from das.general.errors import EngineError, WeightSyncError
 from das.trl.conversations import Turn, conversation_rows, joined
-from das.trl.dataset_rows import history_tick, problem_id, require_fitting_batch
+from das.trl.dataset_rows import history_tick, problem_id
 from das.trl.engines import Engines, NewWeights, TrainedHead
 from das.trl.engines.cluster import ClusterEngines
 from das.trl.engines.in_process import DasEngine, start_in_process
@@ -245,7 +245,6 @@ class SpeculativeGeneration(VLLMGeneration):
         rows = conversation_rows(prompts) if turn else range(len(prompts))
         problems = [self.problems[row] for row in rows] if turn else self._asked
         if not turn:
-            require_fitting_batch(prompts, problems, self.engines.policy.room, self.step)
             self._count_responses(len(prompts))
         seeds = [request_seed(self.run_seed, self.step, self._first + row, self.evaluation, turn) for row in rows]
         request = RolloutRequest(

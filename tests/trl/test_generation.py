@@ -73,11 +73,11 @@ def requests(monkeypatch: pytest.MonkeyPatch) -> list[RolloutRequest]:
     return requested
 
 
-def ready_backend(process: int, processes: int, room: int = 2**20, **attributes: Any) -> Any:
+def ready_backend(process: int, processes: int, **attributes: Any) -> Any:
     """A backend of this process, for `generate`."""
     accelerator = SimpleNamespace(process_index=process, num_processes=processes)
     engines = DasEngine(None)
-    engines.ranks_together, engines.policy = 1, Policy("float32", True, room, True)
+    engines.ranks_together = 1
     usual: dict[str, Any] = {"engines": engines, "schedule": None, "evaluation": False}
     return backend(run_seed=7, _counted_in=(0, False), _requests=0, accelerator=accelerator, **usual | attributes)
 
@@ -217,19 +217,6 @@ def test_a_dataset_that_fills_no_batch_and_a_seed_of_its_own_are_named_before_th
         warnings.simplefilter("error")
         require_batch(args, 4, 4)
         require_batch(args, None, 4)
-
-
-def test_a_prompt_of_a_stream_that_does_not_fit_is_named(requests: list[RolloutRequest]) -> None:
-    announced = ready_backend(0, 1, room=100, problems=["p", "q"], step=3)
-    prompts = [{"prompt_token_ids": [1] * length} for length in (99, 100)]
-    with pytest.raises(
-        EngineError, match=r"^step 3: the prompt of response 1 \(problem q\) has 100 tokens, .* takes 99:"
-    ):
-        announced.generate(prompts, None, 1)
-    announced = ready_backend(0, 1, room=100, problems=["p", "q"], step=3)
-    with pytest.raises(EngineError, match=r"^step 3: the prompt of response 0 \(problem p\) is empty"):
-        announced.generate([{"prompt_token_ids": []}, prompts[0]], None, 1)
-    assert not requests
 
 
 class Loads(DasEngine):

@@ -51,7 +51,6 @@ class Recorded:
             end_turns=self._end,
             ranks_together=1,
             of_all_ranks=False,
-            policy=SimpleNamespace(room=2**20),
         )
         backend: Any = object.__new__(SpeculativeGeneration)
         self.backend = backend
