@@ -19,6 +19,10 @@ if TYPE_CHECKING:
     from vllm import LLM
 
 
+OF_VLLM = (  # settings that vLLM has, by the same names
+    *("model", "dtype", "max_model_len", "max_num_seqs", "max_num_batched_tokens", "enable_prefix_caching"),
+    *("enable_chunked_prefill", "enforce_eager", "gpu_memory_utilization", "tensor_parallel_size", "seed"),
+)
 OPTIONS = (*(each.name for each in fields(DraftOptions)), "self_draft", "speculative")  # of engine_arguments()
 
 
@@ -102,17 +106,7 @@ def build_engine(settings: EngineSettings, **overrides: Any) -> "LLM":
     from vllm.platforms import current_platform
 
     arguments: dict[str, Any] = {
-        "model": settings.model,
-        "dtype": settings.dtype,
-        "max_model_len": settings.max_model_len,
-        "max_num_seqs": settings.max_num_seqs,
-        "max_num_batched_tokens": settings.max_num_batched_tokens,
-        "enable_prefix_caching": settings.enable_prefix_caching,
-        "enable_chunked_prefill": settings.enable_chunked_prefill,
-        "enforce_eager": settings.enforce_eager,
-        "gpu_memory_utilization": settings.gpu_memory_utilization,
-        "tensor_parallel_size": settings.tensor_parallel_size,
-        "seed": settings.seed,
+        **{name: getattr(settings, name) for name in OF_VLLM},
         "use_tqdm_on_load": False,  # else each engine draws bars
         "kv_cache_memory_bytes": settings.kv_cache_gib * 2**30 if current_platform.is_cpu() else None,
         **das_arguments,

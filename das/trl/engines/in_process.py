@@ -171,6 +171,8 @@ def start_in_process(
 ) -> DasEngine:
     """Build this rank's engine, and put what TRL's own code needs into `generation`. All ranks must call it. build:
     takes further arguments of vllm.LLM. Raises EngineError if the engine cannot be built in the trainer's process."""
+    from vllm.platforms import current_platform
+
     accelerator, size = generation.accelerator, generation.tensor_parallel_size
     overrides: dict[str, Any] = {}
     if accelerator.num_processes > 1:
@@ -187,15 +189,15 @@ def start_in_process(
                 f"{settings.method}: sleep mode forgets the weights that draft: set vllm_enable_sleep_mode=False"
             )
         overrides["enable_sleep_mode"] = True
-    if problem := invariance_problem(gpu_capability(), os.environ.get("VLLM_BATCH_INVARIANT") == "1"):
+    capability = current_platform.get_device_capability()
+    is_invariant = os.environ.get("VLLM_BATCH_INVARIANT") == "1"
+    if problem := invariance_problem(None if capability is None else capability.to_int(), is_invariant):
         raise EngineError(problem)
     accelerator.wait_for_everyone()  # so the trainer's NCCL reads its variables before the engine pins them
     # The engine in this process reseeds all global generators. The trainer must not notice.
     with random_states_kept(), nccl_variables_kept() if size == 1 else nullcontext():
         engine = build(**overrides)
     llm = engine.llm
-    if not hasattr(llm.llm_engine.engine_core, "engine_core"):
-        raise EngineError("VLLM_ENABLE_V1_MULTIPROCESSING=1 moves the engine away from the trainer: unset it")
     if accelerator.num_processes > size and settings.row.proposes and settings.row.history:
         first = accelerator.process_index % size == 0  # of the ranks that share this engine
         engine = SharingEngine(llm, gives=first)
@@ -221,11 +223,3 @@ def tensor_parallel_group(size: int, num_processes: int) -> Any:
         )
     own, _ = torch.distributed.new_subgroups(size)
     return own
-
-
-def gpu_capability() -> int | None:
-    """Returns the compute capability of this process's GPU, such as 90; None without a GPU."""
-    if not torch.cuda.is_available():
-        return None
-    major, minor = torch.cuda.get_device_capability()
-    return 10 * major + minor
