@@ -15,17 +15,20 @@ FORCED_KEY = "das_forced"
 MAX_PROBLEM_ID = 512  # characters; an id names a problem and is no place for its text
 MAX_LIMIT = 2**31 - 1
 OF_CLIENTS = (PROBLEM_KEY, LIMIT_KEY)
-# Of vLLM's model runner; it adds the policy's own end tokens to the 120.
+# What vLLM's model runner keeps in arrays of fixed size; more would stop the engine. It adds the policy's own end
+# tokens to the 120.
 MOST_TOKENS = {"allowed_token_ids": 1024, "logit_bias": 1024, "stop_token_ids": 120}
 # Features that das's sampler cannot combine with drafts. Requests are refused, since the sampler would stop the engine.
 REFUSED = {"logprob_token_ids": "ask for logprobs=N", "thinking_token_budget": "leave it unset"}
 
 
-def admit(params: Any, may_force: bool = False) -> None:
+def admit(params: Any, may_force: bool = False, refuses_stops: bool = False) -> None:
     """Check a request's parameters. Raises VLLMValidationError with a one-line message if an engine of das cannot
     answer the request; vLLM's server then replies with HTTP status 400.
 
-    may_force: whether the request may emit a recorded response.
+    may_force: whether the request may emit a recorded response. refuses_stops: whether it gets drafts of vLLM's own
+    from vLLM 0.31, which keeps the tokens behind a stop string that ends amid a draft, so that drafts would change its
+    tokens.
     """
     from vllm.exceptions import VLLMValidationError
 
@@ -45,35 +48,17 @@ def admit(params: Any, may_force: bool = False) -> None:
         )
     problem, limit = extra.get(PROBLEM_KEY, ""), extra.get(LIMIT_KEY, 0)
     if not isinstance(problem, str) or len(problem) > MAX_PROBLEM_ID or not _is_text(problem):
-        if isinstance(problem, str):
-            kind = f"{len(problem)} characters" if _is_text(problem) else f"half a character: {problem!a}"
-        else:
-            kind = f"the {type(problem).__name__} {problem!r}"
         raise VLLMValidationError(
-            f"{PROBLEM_KEY} must be a string of at most {MAX_PROBLEM_ID} characters, got {kind[:80]}"
+            f"{PROBLEM_KEY} must be a string of at most {MAX_PROBLEM_ID} whole characters, got {ascii(problem)[:80]}"
         )
     if not isinstance(limit, int) or isinstance(limit, bool) or not 0 <= limit <= MAX_LIMIT:
         raise VLLMValidationError(
             f"{LIMIT_KEY} must be a whole number of tokens in 0..{MAX_LIMIT}, got {str(limit)[:80]!r}"
         )
-
-
-def admit_stops(params: Any) -> None:
-    """Check a request that gets drafts of vLLM's own from vLLM 0.31, which keeps the tokens behind a stop string that
-    ends amid a draft, so that drafts would change its tokens. Raises VLLMValidationError with a one-line message."""
-    from vllm.exceptions import VLLMValidationError
-
-    if params.stop:
+    if refuses_stops and params.stop:
         raise VLLMValidationError(
             "stop strings with this method need vllm 0.32.0, since 0.31.0 keeps tokens behind them: use stop_token_ids"
         )
-
-
-def admit_to_arrays(params: Any) -> None:
-    """Check a request for vLLM's model runner, which keeps these parameters in arrays of fixed size and would
-    stop the engine. Raises VLLMValidationError with a one-line message if the request has more of them."""
-    from vllm.exceptions import VLLMValidationError
-
     stops = params.all_stop_token_ids if params.min_tokens else ()
     given = {"allowed_token_ids": params.allowed_token_ids, "logit_bias": params.logit_bias, "stop_token_ids": stops}
     for name, most in MOST_TOKENS.items():

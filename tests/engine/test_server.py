@@ -157,7 +157,7 @@ def test_acceptance_in_metrics_is_what_the_engine_counted(servers: Mapping[str, 
 
 BAD: list[tuple[str, str]] = [
     ('{"das_limit": NaN}', "das_limit must be a whole number of tokens in 0..2147483647"),
-    ('{"das_problem": "\\ud800"}', r"got half a character: '\ud800'"),
+    ('{"das_problem": "\\ud800"}', r"whole characters, got '\ud800'"),
     ('{"das_limt": 4}', "'das_limt' is no key that a request may have: choose das_problem or das_limit"),
     ('{"das_forced": "0"}', "'das_forced' is no key that a request may have: choose das_problem or das_limit"),
 ]

@@ -20,7 +20,7 @@ from das.engine.patches.replace import patch, put
 from das.engine.settings import WORKER, das_options, drafts_by_das
 from das.engine.versions import DRAFTS_HARM, installed, names_of_vllm, numbers, require_vllm
 from das.general.errors import NotInstalled
-from das.verify.admission import LIMIT_KEY, PROBLEM_KEY, admit, admit_stops, admit_to_arrays, made_seed
+from das.verify.admission import LIMIT_KEY, PROBLEM_KEY, admit, made_seed
 
 
 @cache
@@ -75,10 +75,7 @@ def learn_from_rollouts_alone(llm: Any) -> None:
 
 def _validate_params(front_end: Any, original: Callable[..., Any], params: Any, *args: Any, **kwargs: Any) -> Any:
     resolved = original(params, *args, **kwargs)
-    admit(params, front_end.das_may_force)
-    admit_to_arrays(params)
-    if front_end.das_refuses_stops:
-        admit_stops(params)
+    admit(params, front_end.das_may_force, front_end.das_refuses_stops)
     return resolved
 
 
