@@ -40,7 +40,6 @@ class Running:
     asked: RolloutRequest
     began: float
     responses: dict[int, Finished] = field(default_factory=dict)  # by the request's index
-    by: dict[int, int] = field(default_factory=dict)  # the engine that delivered each response
     began_at: dict[int, float] = field(default_factory=dict)  # when each engine began, in seconds after `began`
     losses: Counter[int] = field(default_factory=Counter)  # number of engines that died with each request
     timeline: list[dict[str, Any]] = field(default_factory=list)
@@ -153,10 +152,12 @@ class Cluster:
             self._take_responses(running, engine, event.answer)
 
     def _take_responses(self, running: Running, engine: int, responses: Sequence[Finished]) -> None:
+        began = running.began_at[engine]
         for response in responses:
             index = int(str(response.name))
             running.dispatcher.finished(engine, index)
-            running.responses[index], running.by[index] = response, engine
+            first_s, last_s = began + response.first_s, began + response.last_s
+            running.responses[index] = replace(response, engine=engine, first_s=first_s, last_s=last_s)
             if self._keeps and not running.asked.evaluation:
                 prompt = running.requests[index].prompt
                 self.history.add(finished_text(response, self.history.history_tick, prompt), [engine])
@@ -182,11 +183,7 @@ class Cluster:
 
     def _measured(self, request: RolloutRequest, running: Running, reports: Mapping[int, RolloutReport]) -> Rollout:
         """Returns the finished rollout with its measurements. reports: the reports of engines that are still alive."""
-        finished = []
-        for index in range(len(running.requests)):
-            engine, response = running.by[index], running.responses[index]
-            first_s, last_s = (running.began_at[engine] + time_s for time_s in (response.first_s, response.last_s))
-            finished.append(replace(response, engine=engine, first_s=first_s, last_s=last_s))
+        finished = [running.responses[index] for index in range(len(running.requests))]
         handover_s, self.engines.receiving_s = self.engines.receiving_s, 0.0
         tokens = sum(len(response.tokens) for response in finished)
         restarts, self._restarts = self.engines.restarts - self._restarts, self.engines.restarts
@@ -253,14 +250,14 @@ def by_engine(running: Running, reports: Mapping[int, RolloutReport]) -> dict[st
     which it was idle."""
     rows: dict[str, dict[str, Any]] = {}
     for engine in sorted(running.began_at):
-        own = [running.responses[index] for index, deliverer in running.by.items() if deliverer == engine]
+        own = [response for response in running.responses.values() if response.engine == engine]
         tokens, passes = sum(len(each.tokens) for each in own), sum(each.passes for each in own)
-        last_s = max((each.last_s for each in own), default=0.0)
+        worked_s = max((each.last_s - running.began_at[engine] for each in own), default=0.0)
         rows[str(engine)] = {
             "responses": len(own),
             "tokens": tokens,
             "tokens_per_pass": tokens / passes if passes else None,
-            "idle_share": 1 - last_s / running.rollout_s,
+            "idle_share": 1 - worked_s / running.rollout_s,
             "gone": engine not in reports,
         }
     return rows

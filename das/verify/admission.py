@@ -92,14 +92,12 @@ def features_of(state: Any) -> list[str]:
     return [feature.identifier for feature in getattr(state, "mm_features", None) or ()]
 
 
-def prompt_digest(tokens: Sequence[int], features: Sequence[str] = ()) -> int:
-    """Returns 64 bits that identify a prompt. tokens: its token ids. features: see `features_of`."""
+def default_problem(tokens: Sequence[int], features: Sequence[str] = ()) -> str:
+    """Returns the problem id of a request that brings none. Equal prompts with equal features get equal ids.
+
+    tokens: the prompt's token ids. features: see `features_of`.
+    """
     digest = hashlib.blake2b(np.asarray(tokens, np.int64).tobytes(), digest_size=8)
     if features:
         digest.update(repr(list(features)).encode())
-    return int.from_bytes(digest.digest(), "little")
-
-
-def default_problem(tokens: Sequence[int], features: Sequence[str] = ()) -> str:
-    """Returns the problem id of a request that brings none. Equal prompts with equal features get equal ids."""
-    return f"prompt-{prompt_digest(tokens, features):016x}"
+    return f"prompt-{digest.hexdigest()}"
