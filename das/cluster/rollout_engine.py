@@ -16,6 +16,8 @@ from typing import Any, TypeVar
 
 import numpy as np
 import torch
+from safetensors.torch import load as load_tensors
+from safetensors.torch import save
 
 from das.drafter.saved import SavedText
 from das.engine.build import build_engine
@@ -44,11 +46,11 @@ class EngineRequest:
 
 @dataclass(frozen=True)
 class WeightsPart:
-    """Some tensors of the weights. tensors: name, type and shape of each. data: their bytes, one tensor after the
-    other."""
+    """Some tensors of the weights. names: theirs. data: these tensors as a safetensors file has them, uint8, which
+    engines of a machine share."""
 
-    tensors: list[tuple[str, str, list[int]]]
-    data: np.ndarray  # uint8
+    names: list[str]
+    data: np.ndarray
     drafter: bool = False  # True: weights of the drafter that is trained in the run; False: of the policy
 
 
@@ -57,28 +59,14 @@ def packed(named_tensors: Iterable[tuple[str, torch.Tensor]], drafter: bool = Fa
 
     drafter: whether these tensors belong to the drafter that is trained in the run.
     """
-    tensors: list[tuple[str, str, list[int]]] = []
-    data: list[np.ndarray] = []
+    held: dict[str, torch.Tensor] = {}
     for name, tensor in named_tensors:
-        held = tensor.detach().to("cpu").contiguous()
-        tensors.append((name, str(held.dtype).removeprefix("torch."), list(held.shape)))
-        data.append(held.reshape(-1).view(torch.uint8).numpy().copy())
-        if sum(map(len, data)) >= PART_BYTES:
-            yield WeightsPart(tensors, np.concatenate(data), drafter)
-            tensors, data = [], []
-    if tensors:
-        yield WeightsPart(tensors, np.concatenate(data), drafter)
-
-
-def unpacked(part: WeightsPart) -> Iterator[tuple[str, torch.Tensor]]:
-    """Yields name and value of each tensor of a part."""
-    start = 0
-    for name, dtype_name, shape in part.tensors:
-        dtype = getattr(torch, dtype_name)
-        stop = start + int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
-        data = part.data[start:stop].copy()  # what Ray shares is read-only, and a slice may begin anywhere
-        yield name, torch.from_numpy(data).view(dtype).view(shape)
-        start = stop
+        held[name] = tensor.detach().to("cpu", copy=True).contiguous()
+        if sum(each.nbytes for each in held.values()) >= PART_BYTES:
+            yield WeightsPart(list(held), np.frombuffer(save(held), np.uint8), drafter)
+            held = {}
+    if held:
+        yield WeightsPart(list(held), np.frombuffer(save(held), np.uint8), drafter)
 
 
 def requests_of(rollout: RolloutRequest) -> list[EngineRequest]:
@@ -136,7 +124,7 @@ class RolloutEngine:
             sample, checked, drafter = [], set(check), []
             model = self.llm.llm_engine.model_executor.driver_worker.model_runner.model
             for part in parts:
-                for name, tensor in unpacked(part):
+                for name, tensor in load_tensors(part.data.tobytes()).items():
                     if part.drafter:
                         drafter.append((name, tensor))
                         continue

@@ -10,7 +10,7 @@ import torch
 from das.budget.lengths import LongestFirst
 from das.cluster.cluster import predicted
 from das.cluster.connection import ClusterSettings, connect, require_listener
-from das.cluster.rollout_engine import packed, unpacked
+from das.cluster.rollout_engine import load_tensors, packed
 from das.engine.rollouts.rollout import RolloutRequest
 from das.general.errors import ClusterError
 
@@ -22,11 +22,11 @@ def test_packed_tensors_are_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
         made = list(packed(tensors.items(), drafter=True))
         assert len(made) == parts
         assert all(part.drafter for part in made)
-        found = [pair for part in made for pair in unpacked(part)]
-        assert [name for name, _ in found] == ["a", "b", "c"]
-        for name, tensor in found:
-            assert tensor.dtype == tensors[name].dtype
-            assert torch.equal(tensor, tensors[name])
+        assert [name for part in made for name in part.names] == ["a", "b", "c"]
+        found = {name: tensor for part in made for name, tensor in load_tensors(part.data.tobytes()).items()}
+        for name, tensor in tensors.items():
+            assert found[name].dtype == tensor.dtype
+            assert torch.equal(found[name], tensor)
 
 
 def test_siblings_are_expected_to_have_quantiles_of_their_problems_lengths() -> None:

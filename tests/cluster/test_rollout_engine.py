@@ -10,7 +10,7 @@ from conftest import PROMPTS, SMALL, Engines, roll
 from safetensors.torch import load_file
 from vllm import SamplingParams
 
-from das.cluster.rollout_engine import EngineRequest, RolloutEngine, WeightsPart, packed
+from das.cluster.rollout_engine import EngineRequest, RolloutEngine, packed
 from das.drafter.saved import SavedText
 from das.engine.rollouts.report import Finished
 from das.engine.settings import EngineSettings
@@ -127,7 +127,7 @@ def test_weights_arrive_or_it_says_what_did_not(
     head = packed([("fc.weight", torch.zeros(2, 2))], drafter=True)
     assert "no drafter that is a model" in engine.load_weights(3, [], *head)
     with pytest.raises((KeyError, ValueError)):
-        engine.load_weights(3, [], WeightsPart([("model.strange", "float32", [1])], np.zeros(4, np.uint8)))
+        engine.load_weights(3, [], *packed([("model.strange", torch.zeros(1))]))
 
 
 def test_responses_that_nobody_waits_for_come_together(engine: RolloutEngine, expected: Any) -> None:

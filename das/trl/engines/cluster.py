@@ -116,7 +116,7 @@ class ClusterEngines:
         return ranks.from_main(lambda: self._lost_weights(new.copies, new.sample))
 
     def _lost_weights(self, parts: Sequence[WeightsPart], sample: WeightSample) -> str:
-        names = [name for part in parts if not part.drafter for name, _, _ in part.tensors]
+        names = [name for part in parts if not part.drafter for name in part.names]
         if not names:
             return problem_of(["none was loaded"])
         return self.cluster.engines.load_weights(list(parts), sample.chosen(names))
