@@ -12,7 +12,6 @@ from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import partial
-from ipaddress import ip_address
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -43,6 +42,7 @@ KNOCK_S = 5.0  # seconds that a server has to accept a connection before the use
 CONNECTIONS = 256  # requests that are sent at once
 GENERATES = ("/v1/completions", "/v1/chat/completions")  # paths that answer with tokens
 GENERATES_FROM_FEATURES = "/inference/v1/generate"
+OF_MACHINE = ("127.0.0.1", "0.0.0.0", "localhost", "::1")  # hosts that mean the machine itself
 ONCE = ("init_weight_transfer_engine", "update_weights", "collective_rpc")  # paths whose requests are never repeated
 LOGPROBS_MODE = "processed_logprobs"  # what TRL's importance-sampling correction expects
 
@@ -239,7 +239,7 @@ class ServerClient(VLLMClient):
                 f"the server at {self.base_url} cannot take weights from a trainer without a GPU: start it with "
                 f"""--weight-transfer-config '{{"backend": "{WEIGHT_TRANSFER}"}}'"""
             )
-        address = "127.0.0.1" if _is_loopback(self.host) else get_ip()
+        address = "127.0.0.1" if self.host in OF_MACHINE else get_ip()
         door = listen(address, self.group_port)
         port, size = door.getsockname()[1], self.get_world_size() + 1
         meeting = {"master_address": address, "master_port": port, "rank_offset": 1, "world_size": size}
@@ -351,15 +351,6 @@ def listen(address: str, port: int) -> socket.socket:
         if error.errno != errno.EADDRINUSE:
             raise
         return socket.create_server((address, 0), family=family)
-
-
-def _is_loopback(host: str) -> bool:
-    """Returns whether `host` always means the machine itself. A client that connects to 0.0.0.0 reaches itself, too."""
-    try:
-        address = ip_address(host)
-    except ValueError:
-        return host == "localhost"
-    return address.is_loopback or address.is_unspecified
 
 
 def _on_cpu(device: torch.device | str | int) -> bool:
