@@ -115,7 +115,7 @@ class DasWorker(PlatformWorker):  # type: ignore[misc, valid-type]  # chosen at 
         """Load the weights with which the engine starts."""
         weights.offer_weight_transfer(self.vllm_config)
         stage("loads the policy into its engine")
-        with weights.kept_under_load():
+        with weights.kept_weights(invariant=True):
             super().load_model(*args, **kwargs)
         if self._das_options is not None and (own := self._das_options.self_draft) is not None:
             self.das_runner.quantized = QuantizedLayers(self.model_runner.get_model(), own)
@@ -131,19 +131,19 @@ class DasWorker(PlatformWorker):  # type: ignore[misc, valid-type]  # chosen at 
 
     def reload_weights(self, *args: Any, **kwargs: Any) -> None:
         """Load other weights from files or from an iterator."""
-        with weights.kept_under_load():
+        with weights.kept_weights(invariant=True):
             super().reload_weights(*args, **kwargs)
         self._das_new_weights = True
 
     def update_weights(self, *args: Any, **kwargs: Any) -> None:
         """Receive some of the new weights from a trainer."""
-        with weights.kept_under_load():
+        with weights.kept_weights(invariant=True):
             super().update_weights(*args, **kwargs)
         self._das_new_weights = True
 
     def finish_weight_update(self, *args: Any, **kwargs: Any) -> None:
         """Finish a trainer's weight update: load the remaining weights."""
-        with weights.kept_under_load():
+        with weights.kept_weights(invariant=True):
             super().finish_weight_update(*args, **kwargs)
         self._das_new_weights = True
 

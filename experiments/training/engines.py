@@ -100,11 +100,9 @@ def build_stock(settings: EngineSettings, trained: bool = False, **overrides: An
     weights could not be loaded. With trained=True it keeps the originals too. It still computes with the packed ones,
     so this costs memory and no time. overrides: further arguments of vllm.LLM. Raises the errors of build_engine.
     """
-    from vllm.platforms import current_platform
-
     if settings.speculative:
         overrides = {"disable_log_stats": False, **overrides}  # vLLM counts drafted tokens only then
-    with weights.kept_weights() if trained and current_platform.is_cpu() else nullcontext():
+    with weights.kept_weights() if trained else nullcontext():
         llm = build_engine(settings, **overrides)
     warm_up(llm)
     return llm

@@ -12,7 +12,7 @@
 
 import functools
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -62,33 +62,27 @@ def offer_weight_transfer(vllm_config: Any) -> None:
         WeightTransferEngineFactory.register_engine(WEIGHT_TRANSFER, "das.weights.gloo_transfer", "GlooWeightTransfer")
 
 
-def kept_under_load() -> AbstractContextManager[None]:
-    """Inside the `with` block, linear layers that vLLM packs keep their weights, so that new weights can be loaded and
-    packed (CPU)."""
-    from vllm.platforms import current_platform
-
-    return kept_weights(invariant=True) if current_platform.is_cpu() else nullcontext()
-
-
 @contextmanager
 def kept_weights(invariant: bool = False) -> Iterator[None]:
     """Inside the `with` block, linear layers and experts of the CPU keep their weights beside the packed ones, so that
-    they can be packed again.
+    new weights can be loaded and packed.
 
     invariant: the layers give a single row the same bits as one of several rows; if False, they compute as in vLLM.
     """
-    from vllm.model_executor.layers import utils as linear_utils
+    from vllm.platforms import current_platform
 
-    pack = _pack_invariant if invariant else _pack
-    linears = replaced(linear_utils, "dispatch_cpu_unquantized_gemm", functools.partial(_packed_linear, pack))
-    with linears, _kept_experts():
+    if not current_platform.is_cpu():
         yield
-
-
-def _kept_experts() -> AbstractContextManager[None]:
+        return
+    from vllm.model_executor.layers import utils as linear_utils
     from vllm.model_executor.layers.fused_moe.experts.cpu_moe import CPUUnquantizedExperts
 
-    return replaced(CPUUnquantizedExperts, "process_weights_after_loading", _packed_experts)
+    packed_linear = functools.partial(_packed_linear, _pack_invariant if invariant else _pack)
+    with (
+        replaced(linear_utils, "dispatch_cpu_unquantized_gemm", packed_linear),
+        replaced(CPUUnquantizedExperts, "process_weights_after_loading", _packed_experts),
+    ):
+        yield
 
 
 def _packed_linear(pack: Callable[..., None], original: Callable[..., Any], layer: Any, remove_weight: bool) -> None:
