@@ -120,8 +120,9 @@ class DasWorker(PlatformWorker):  # type: ignore[misc, valid-type]  # chosen at 
         if self._das_options is not None and (own := self._das_options.self_draft) is not None:
             self.das_runner.quantized = QuantizedLayers(self.model_runner.get_model(), own)
         weights.hook_loading(self.model_runner.get_model(), self._new_weights)
-        cpu.keep_activations_apart(self.model_runner.get_model())
-        cpu.keep_adapters_apart(self.model_runner.get_model())
+        if current_platform.is_cpu():
+            cpu.keep_activations_apart(self.model_runner.get_model())
+            cpu.keep_adapters_apart(self.model_runner.get_model())
 
     def sleep(self, *args: Any, **kwargs: Any) -> None:
         """Free memory in vLLM's sleep mode, also the memory of the self-drafts' quantized weights."""
@@ -173,7 +174,8 @@ class DasWorker(PlatformWorker):  # type: ignore[misc, valid-type]  # chosen at 
             kv_cache_config = with_scratch_blocks(kv_cache_config, scratch)
         super().initialize_from_config(kv_cache_config)
         put(self.cache_config, num_gpu_blocks=own)
-        cpu.hook_attention(self.model_runner)
+        if current_platform.is_cpu():
+            cpu.hook_attention(self.model_runner)
         self.das_runner.draft_blocks = range(own, own + scratch)
         if self.das_runner.flights.draft_later:
             logger.info("das: the lengths of drafts are decided %s", self.das_runner.decide_lengths())

@@ -96,10 +96,6 @@ def unbound_on_one_node() -> Iterator[None]:
 
 def hook_attention(runner: Any) -> None:
     """Let the attention of this model runner give a query the same bits, whatever else is in the pass (CPU)."""
-    from vllm.platforms import current_platform
-
-    if not current_platform.is_cpu():
-        return
     from vllm.v1.attention.backends import cpu_attn
 
     # This copy of vLLM's method reads the setting given here. vLLM's own method reads an environment variable, which
@@ -124,10 +120,7 @@ def _attention_in_pieces(
 def keep_activations_apart(model: torch.nn.Module) -> None:
     """Let the activations of this model of vLLM give a token the same bits, whatever else is in the pass (CPU)."""
     from vllm.model_executor.layers import activation
-    from vllm.platforms import current_platform
 
-    if not current_platform.is_cpu():
-        return
     for module in model.modules():
         if type(module).__module__ in (activation.__name__, torch.nn.modules.activation.__name__):
             patch(module, "forward", activate_in_groups)
@@ -135,10 +128,6 @@ def keep_activations_apart(model: torch.nn.Module) -> None:
 
 def keep_adapters_apart(model: torch.nn.Module) -> None:
     """Let requests without a LoRA adapter compute without one, whatever else is in the pass (CPU). model: vLLM's."""
-    from vllm.platforms import current_platform
-
-    if not current_platform.is_cpu():
-        return
     layers: list[Any] = [module for module in model.modules() if hasattr(module, "punica_wrapper")]
     wrappers = {id(layer.punica_wrapper): layer.punica_wrapper for layer in layers}
     for wrapper in wrappers.values():
