@@ -96,9 +96,8 @@ def build_engine(settings: EngineSettings, **overrides: Any) -> "LLM":
     needs_tokenizer = not overrides.get("skip_tokenizer_init", False)
     if needs_tokenizer and directory.is_dir() and not (directory / "tokenizer_config.json").exists():
         raise EngineError(f"policy directory {directory} has no tokenizer (tokenizer_config.json): save it there too")
-    for name in ("VLLM_BATCH_INVARIANT", "VLLM_USE_BREAKABLE_CUDAGRAPH"):
-        if not settings.row.keyed and os.environ.get(name) == "1":
-            raise EngineError(f"stock is vLLM as it comes, and this process has {name}=1: build it in a new process")
+    if not settings.row.keyed and os.environ.get("VLLM_BATCH_INVARIANT") == "1":
+        raise EngineError("stock is vLLM as it comes, and VLLM_BATCH_INVARIANT=1 is set: build it in a new process")
     das_arguments = _arguments(settings)
     stage("makes its engine")
     from vllm import LLM
