@@ -34,16 +34,9 @@ static int64_t sample_row(const float *row, int64_t vocab, int64_t seed, int64_t
     return best_token;
 }
 
-// Samples one token per row. logits: rows x vocab, the row stride in elements. tokens: [rows], the result.
-// greedy: [rows], nonzero for a greedy row; NULL means no row is greedy.
-void keyed_argmax(const float *logits, int64_t rows, int64_t vocab, int64_t stride, const int64_t *seeds,
-                  const int64_t *positions, const uint8_t *greedy, int64_t *tokens) {
-    for (int64_t r = 0; r < rows; r++)
-        tokens[r] = sample_row(logits + r * stride, vocab, seeds[r], positions[r], greedy && greedy[r]);
-}
-
 // Each request has num_drafted[request] + 1 rows of logits. Its tokens are sampled one after the other, up to and
 // including the first that differs from the drafted one; the rows after that are never read.
+// logits: rows x vocab, the row stride in elements. greedy: [requests], nonzero for a greedy one; NULL means none is.
 // emitted: requests x width, the result, with -1 after each request's last token.
 void keyed_verify(const float *logits, int64_t vocab, int64_t stride, int64_t requests, const int64_t *num_drafted,
                   const int32_t *draft_tokens, const int64_t *seeds, const int64_t *positions, const uint8_t *greedy,

@@ -67,7 +67,6 @@ def _native() -> ctypes.CDLL:
     library = load_native(Path(__file__).with_name("keyed.c"))
     pointer, i64, u32 = ctypes.c_void_p, ctypes.c_int64, ctypes.c_uint32
     for name, types in {
-        "keyed_argmax": [pointer, i64, i64, i64, *[pointer] * 4],
         "keyed_verify": [pointer, i64, i64, i64, *[pointer] * 5, i64, pointer],
         "keyed_pairs": [pointer, i64, i64, i64, pointer, pointer],
         "keyed_noise": [u32, u32, i64, pointer],
@@ -114,12 +113,8 @@ def keyed_argmax(
     Returns token ids, int64 [rows].
     """
     if logits.device.type == "cpu":
-        logits, tokens = _in_rows(logits), torch.empty(len(logits), dtype=torch.int64)
-        _call(
-            "keyed_argmax", logits, *logits.shape, logits.stride(0), _int64(seeds), _int64(positions), _flags(greedy),
-            tokens,
-        )  # fmt: skip
-        return tokens
+        undrafted, no_tokens = np.zeros(len(logits), np.int64), torch.empty(0, dtype=torch.int32)
+        return keyed_verify(logits, undrafted, no_tokens, seeds, positions, greedy, width=1)[:, 0].to(torch.int64)
     flags = np.zeros(len(seeds), np.int64) if greedy is None else greedy
     there = torch.from_numpy(np.stack((seeds, positions, flags))).pin_memory().to(logits.device, non_blocking=True)
     return device_argmax(logits, *there)
