@@ -102,8 +102,6 @@ def keyed_argmax_triton(
     """
     rows, vocab = logits.shape
     tokens = torch.empty(rows, dtype=torch.int64, device=logits.device)
-    if rows == 0:
-        return tokens
     splits = triton.cdiv(vocab, SPLIT)
     best_scores = torch.empty((rows, splits), dtype=torch.float32, device=logits.device)
     best_tokens = torch.empty((rows, splits), dtype=torch.int32, device=logits.device)
@@ -203,8 +201,6 @@ def likeliest_triton(logits: torch.Tensor) -> torch.Tensor:
     """
     rows, vocab = logits.shape
     pairs = torch.empty((rows, PAIRS), dtype=torch.int32, device=logits.device)
-    if rows == 0:
-        return pairs
     splits = triton.cdiv(vocab, SPLIT)
     tops = torch.empty((rows, splits, PAIRS), dtype=torch.float32, device=logits.device)
     tokens = torch.empty((rows, splits, PAIRS), dtype=torch.int32, device=logits.device)
