@@ -55,13 +55,6 @@ void keyed_verify(const float *logits, int64_t vocab, int64_t stride, int64_t re
 }
 
 #define LANES 16
-
-static inline float highest(const float *lanes) {
-    float top = -INFINITY;
-    for (int l = 0; l < LANES; l++) top = lanes[l] > top ? lanes[l] : top;
-    return top;
-}
-
 #define PAIRS 4                // as in das/drafter/distributions.h, which says what a pair is
 #define MAX_LEVEL 18           // the level of a probability of .01
 
@@ -77,11 +70,12 @@ static inline float rough_exp(float x) {
 }
 
 static inline float highest_of_block(const float *score) {
-    float lanes[LANES];
+    float lanes[LANES], top = -INFINITY;
     for (int l = 0; l < LANES; l++) lanes[l] = score[l];
     for (int i = LANES; i < BLOCK; i += LANES)
         for (int l = 0; l < LANES; l++) lanes[l] = score[i + l] > lanes[l] ? score[i + l] : lanes[l];
-    return highest(lanes);
+    for (int l = 0; l < LANES; l++) top = lanes[l] > top ? lanes[l] : top;
+    return top;
 }
 
 // The likeliest tokens of n rows of logits, as pairs: token << 5 | level, where exp(-level / 4) is the probability.
