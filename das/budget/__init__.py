@@ -8,16 +8,7 @@ from das.budget.policies import BudgetPolicy, DraftWork, Fixed, LiveRequest, NoD
 from das.budget.toggle import Ladder, RooflineToggle
 from das.general.named_class import named_class
 
-__all__ = [
-    "DEFAULT_BUDGET",
-    "POLICIES",
-    "BudgetPolicy",
-    "DraftWork",
-    "LiveRequest",
-    "TargetPass",
-    "checked_budget",
-    "make_budget",
-]
+__all__ = ["POLICIES", "BudgetPolicy", "DraftWork", "LiveRequest", "TargetPass", "checked_budget", "make_budget"]
 
 _checked: dict[str, BudgetPolicy] = {}  # by the settings' text
 DEFAULT_BUDGET: Mapping[str, Any] = {"name": "marginal"}  # used if no budget is named

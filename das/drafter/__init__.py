@@ -5,21 +5,10 @@ from typing import Any
 
 from das.drafter.drafter import Draft, Drafter, Drafts
 from das.drafter.history import HistoryDrafter
-from das.drafter.options import DEFAULT_UNIT, DrafterOptions, check_unit
+from das.drafter.options import DEFAULT_UNIT, check_unit
 from das.general.named_class import named_class
 
-__all__ = [
-    "DEFAULT_UNIT",
-    "DRAFTERS",
-    "Draft",
-    "Drafter",
-    "DrafterOptions",
-    "Drafts",
-    "HistoryDrafter",
-    "check_drafter",
-    "check_unit",
-    "make_drafter",
-]
+__all__ = ["DEFAULT_UNIT", "Draft", "Drafter", "Drafts", "HistoryDrafter", "check_unit"]  # imported for others
 
 DRAFTERS: dict[str, type[Drafter]] = {"history": HistoryDrafter}  # settings may name other classes, as "module:Class"
 

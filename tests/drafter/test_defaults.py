@@ -9,7 +9,8 @@ from omegaconf import OmegaConf
 from reference import ReferenceDrafter
 
 from das.budget import DEFAULT_BUDGET, POLICIES, make_budget
-from das.drafter import DEFAULT_UNIT, DRAFTERS, DrafterOptions, HistoryDrafter, check_drafter
+from das.drafter import DEFAULT_UNIT, DRAFTERS, HistoryDrafter, check_drafter
+from das.drafter.options import DrafterOptions
 from experiments.settings.groups import OF_PAPERS, made_budget
 
 CONFIGS = Path(__file__).resolve().parents[2] / "configs"
