@@ -13,7 +13,8 @@ import numpy as np
 from datasets import Dataset
 
 from experiments import problem_sets
-from experiments.policies.problems import make_problems
+from experiments.policies.problems import Asked, make_problems
+from experiments.policies.words import make_word_problems
 from experiments.run.errors import UserError
 from experiments.settings.config import RunConfig, steps_per_epoch
 from experiments.settings.groups import DataConfig, MadeData
@@ -55,14 +56,12 @@ def split_rows(data: DataConfig, split: Split, config: RunConfig, policy: str) -
 
 def _generated(data: MadeData, seed: int, split: Split) -> list[dict[str, Any]]:
     """Make the rows of generated problems. Raises ValueError if more are asked for than exist."""
-    problems: Sequence[Any]
+    problems: Sequence[Asked]
     if data.name == "words":
-        from experiments.policies.words import make_word_problems
-
         problems = make_word_problems(data.problems, seed, data.mix, split=split)
     else:
         problems = make_problems(data.name, data.problems, seed, data.mix, split=split)
-    column = "tests" if data.name == "programs" else "answer"
+    column = problem_sets.COLUMNS[data.judged_by]
     return [
         {
             "prompt": [{"role": "user", "content": problem.question}],

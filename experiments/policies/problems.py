@@ -16,18 +16,21 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from types import MappingProxyType
-from typing import Any, Literal, Protocol, TypeVar
+from typing import Any, Literal, TypeVar
 
 Split = Literal["warm_start", "training", "evaluation"]
 # A hash falls into one of 8 slots. These slots belong to each split.
 SLOTS: Mapping[Split, tuple[int, ...]] = {"warm_start": (0, 1, 2, 3, 4), "training": (5, 6), "evaluation": (7,)}
 
 
-class Asked(Protocol):
-    """Any problem that has a question as text."""
+@dataclass(frozen=True)
+class Asked:
+    """One question. The id is a hash of it, so it is the same in every run. answer: the gold answer as text; of a
+    program, its tests as JSON in the form of rewards/code.py."""
 
-    @property
-    def question(self) -> str: ...
+    problem_id: str
+    question: str
+    answer: str
 
 
 Drawable = TypeVar("Drawable", bound=Asked)
@@ -85,16 +88,9 @@ _MOST_IN_VAIN = 500  # after so many draws in a row without a new puzzle, none i
 
 
 @dataclass(frozen=True)
-class Problem:
-    """One question. The id is a hash of it, so it is the same in every run.
+class Problem(Asked):
+    """A chain or a puzzle. numbers: what a solution works with: start and steps of a chain, the numbers of a puzzle."""
 
-    answer: the gold answer as text; of a program, its tests as JSON in the form of rewards/code.py. numbers: what a
-    solution works with: start and steps of a chain, the numbers of a puzzle.
-    """
-
-    problem_id: str
-    question: str
-    answer: str
     kind: str
     numbers: tuple[Any, ...]
 

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
-from experiments.policies.problems import SLOTS, Split, apply, distinct, problem_id
+from experiments.policies.problems import SLOTS, Asked, Split, apply, distinct, problem_id
 from experiments.policies.solutions import say
 
 LARGEST_NUMBER = 20
@@ -69,12 +69,9 @@ Event = tuple[str, int, str]  # sign, number (2 for doubling and halving), and h
 
 
 @dataclass(frozen=True)
-class WordProblem:
-    """One question with its start and its events. answer: the gold answer as text."""
+class WordProblem(Asked):
+    """One question with its start and its events."""
 
-    problem_id: str
-    question: str
-    answer: str
     name: str
     things: str
     start: int
