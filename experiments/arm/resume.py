@@ -61,10 +61,8 @@ def goes_on(now: Composed) -> bool:
     if task.name not in RESUMED:
         raise UserError(f"{held}, and task={task.name} cannot be resumed: move it away, or {elsewhere}")
     if differing := sorted({*_recorded(folder)} ^ {*_settings(now.overrides)}):
-        more = f" and {len(differing) - SHOWN} more" if len(differing) > SHOWN else ""
         raise UserError(
-            f"{held} with other settings ({', '.join(differing[:SHOWN])}{more}): continue it with resume={folder}, or "
-            f"{elsewhere}"
+            f"{held} with other settings ({_first(differing)}): continue it with resume={folder}, or {elsewhere}"
         )
     return True
 
@@ -214,10 +212,13 @@ def refuse_another(folder: Path, step: int, ours: Mapping[str, Any]) -> None:
         if name in ours and theirs[name] != ours[name]:
             differences.append(words)
     if differences:
-        more = f" and {len(differences) - SHOWN} more" if len(differences) > SHOWN else ""
-        raise UserError(
-            f"the checkpoints in {folder} belong to another run; these differ: {', '.join(differences[:SHOWN])}{more}"
-        )
+        raise UserError(f"the checkpoints in {folder} belong to another run; these differ: {_first(differences)}")
+
+
+def _first(differences: Sequence[str]) -> str:
+    """Return the first of some differences, and how many more there are."""
+    more = f" and {len(differences) - SHOWN} more" if len(differences) > SHOWN else ""
+    return f"{', '.join(differences[:SHOWN])}{more}"
 
 
 # ---- from which checkpoint to resume ----
@@ -333,19 +334,11 @@ def announce(folder: Path, step: int, progress: Progress) -> None:
         progress.note(f"no checkpoint in {folder}: starting from the first step")
         return
     progress.note(f"resuming after step {step}, in {folder}")
-    changed = changed_versions(folder)
-    if changed:
-        progress.note(changed)
-
-
-def changed_versions(folder: Path) -> str:
-    """Return a line about packages whose version has changed since the run began. Empty if none has changed."""
     with reading(folder / "meta.json"):
-        first, now = json.loads((folder / "meta.json").read_text())["versions"], versions()
-    changed = [
+        first, now = read.meta(folder)["versions"], versions()
+    changed = sorted(
         f"{name} {first.get(name)} -> {now.get(name)}" for name in {*first, *now} if first.get(name) != now.get(name)
-    ]
-    if not changed:
-        return ""
-    listed = ", ".join(sorted(changed))
-    return f"packages have changed since this run began, so numbers may differ in the last bits: {listed}"
+    )
+    if changed:
+        since = "packages have changed since this run began, so numbers may differ in the last bits"
+        progress.note(f"{since}: {', '.join(changed)}")
