@@ -88,7 +88,7 @@ def scripts(
         runs = []
         for rank, environment in enumerate(ranks):
             with patch.dict(os.environ, environment), output_into(*files[2 * rank : 2 * rank + 2]):
-                runs.append(warm_process(as_script, words, daemon=False))
+                runs.append(warm_process(as_script, words))
                 runs[-1].start()
         ends = time.monotonic() + limit_s
         while (left := [run for run in runs if run.exitcode is None]) and time.monotonic() < ends:

@@ -73,7 +73,7 @@ def run_in_lock_step(comparison: Comparison, policy: str, start: int, progress: 
         resource_tracker.ensure_running()  # started here, so that its warnings about a killed arm go to the log
     names, pipes, processes = list(comparison.arms), dict[str, Connection](), list[BaseProcess]()
     for name in names:
-        process, pipes[name] = spawned(_arm_process, name, comparison, policy, start, name=f"arm-{name}", daemon=False)
+        process, pipes[name] = spawned(_arm_process, name, comparison, policy, start, name=f"arm-{name}")
         processes.append(process)
     try:
         for step in range(start, progress.steps):

@@ -117,7 +117,7 @@ def _run(seconds: float, log: str, body: Callable[..., None], *args: Any) -> Ver
     """Calls body(*args, pipe) in a process, for at most `seconds`. Returns the verdict that it sends."""
     if seconds <= 0:
         return Verdict(False, "not tried, the time is over")
-    process, pipe = processes.spawned(body, *args, daemon=False)
+    process, pipe = processes.spawned(body, *args)
     try:
         process.join(seconds)
         ended = f"ended after {seconds:.0f} s" if process.exitcode is None else f"ended with {process.exitcode}"

@@ -35,31 +35,26 @@ ENDING = (signal.SIGINT, signal.SIGTERM)  # tell a process to end
 _ours: weakref.WeakSet[Connection] = weakref.WeakSet()  # this process's ends of the pipes of those it started
 
 
-def spawned(
-    body: Callable[..., None], *args: Any, name: str | None = None, daemon: bool = True
-) -> tuple[BaseProcess, Connection]:
-    """Start a new Python process that calls body(*args, pipe). Returns the process and this end of the pipe.
-
-    daemon: whether the new process is ended when this one ends.
-    """
+def spawned(body: Callable[..., None], *args: Any, name: str | None = None) -> tuple[BaseProcess, Connection]:
+    """Start a new Python process that calls body(*args, pipe). Returns the process and this end of the pipe."""
     context: Any = multiprocessing.get_context(START)
     ours, theirs = context.Pipe()
     if context.get_start_method() == "forkserver":
-        process = warm_process(body, *args, theirs, name=name, daemon=daemon)
+        process = warm_process(body, *args, theirs, name=name)
     else:
-        process = context.Process(target=_forked, args=(body, *args, theirs), name=name, daemon=daemon)
+        process = context.Process(target=_forked, args=(body, *args, theirs), name=name)
     process.start()
     _ours.add(ours)
     theirs.close()
     return process, ours
 
 
-def warm_process(body: Callable[..., None], *args: Any, name: str | None = None, daemon: bool = True) -> BaseProcess:
+def warm_process(body: Callable[..., None], *args: Any, name: str | None = None) -> BaseProcess:
     """Returns a process, not started yet, that will call body(*args) as a fork of the warm process. It gets the
     environment and the output of this one, and ends with it."""
     context = warm_context()
     inherited = dict(os.environ), _Descriptor(1), _Descriptor(2)
-    return context.Process(target=_begin, args=(*inherited, body, *args), name=name, daemon=daemon)
+    return context.Process(target=_begin, args=(*inherited, body, *args), name=name)
 
 
 def warm_context() -> Any:
@@ -115,7 +110,8 @@ def _begin(environment: dict[str, str], out: Any, errors: Any, body: Callable[..
         found = descriptor.detach()
         os.dup2(found, number)
         os.close(found)
-    _as_program(body, args, forget=[os._exit])
+    atexit.unregister(os._exit)  # with which the warm process ends
+    _as_program(body, args)
 
 
 def _end_with(asker: Any) -> None:
@@ -128,19 +124,13 @@ def _forked(body: Callable[..., None], *args: Any) -> None:
     """Body of a fork of this process: it leaves the pipes of its siblings, so that these notice when one closes."""
     for pipe in list(_ours):
         pipe.close()
+    atexit._clear()  # what is registered belongs to the process from which it was forked; there is no public name
     _as_program(body, args)
 
 
-def _as_program(body: Callable[..., None], args: Sequence[Any], forget: Sequence[Callable[..., Any]] = ()) -> None:
+def _as_program(body: Callable[..., None], args: Sequence[Any]) -> None:
     """Call body(*args), and then what is registered at atexit, as a program of its own does: multiprocessing ends a
-    fork by os._exit. Before, forget what the process from which it was forked does at its end.
-
-    forget: the functions to be forgotten; none: all. atexit has no public names for forgetting and for calling all.
-    """
-    for each in forget:
-        atexit.unregister(each)
-    if not forget:
-        atexit._clear()
+    fork by os._exit."""
     try:
         body(*args)
     finally:

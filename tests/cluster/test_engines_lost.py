@@ -77,7 +77,7 @@ def test_new_engines_draft_as_those_that_wrote_the_checkpoint(cluster: Cluster, 
 
 
 def test_own_ray_is_reached_from_here_alone_and_no_engine_outlives_its_trainer(tiny_policy: str) -> None:
-    warm = warm_process(train, tiny_policy, daemon=False)
+    warm = warm_process(train, tiny_policy)
     warm.start()
     trainer, started = psutil.Process(warm.pid), list[psutil.Process]()
     while not any(process.name().startswith(ENGINE) for process in started):

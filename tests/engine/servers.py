@@ -87,7 +87,7 @@ class Server:
         warm_context()  # it keeps its environment, so it must not start in that of a server
         words = [*self.command, "--speculative-config", json.dumps(self.options), "--host", "127.0.0.1"]
         with patch.dict(os.environ, self.environment, clear=True):
-            self.process = warm_process(serve, [*words, "--port", str(self.port)], self.log, self.cold, daemon=False)
+            self.process = warm_process(serve, [*words, "--port", str(self.port)], self.log, self.cold)
         self.process.start()
 
     @property

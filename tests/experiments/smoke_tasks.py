@@ -114,7 +114,7 @@ def run_tasks(names: Sequence[str], scratch: Path, cache: Path, jobs: int) -> li
         while waiting and len(running) < jobs:
             name = waiting.pop(0)
             output = scratch / f"{name}.txt"
-            task, _ = processes.spawned(body, command(name, scratch, cache), output, name in COLD, daemon=False)
+            task, _ = processes.spawned(body, command(name, scratch, cache), output, name in COLD)
             running[name] = task, output, time.monotonic()
         wait([task.sentinel for task, *_ in running.values()], timeout=1)
         for name, (task, output, began) in list(running.items()):

@@ -41,7 +41,7 @@ def body(pipe):
     time.sleep(600)
 def ask():
     processes.WARM = "json"
-    process, pipe = processes.spawned(body, daemon=False)
+    process, pipe = processes.spawned(body)
     process.join()
 """
 # run.py with a task that fails in one way for each seed.
