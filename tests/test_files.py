@@ -24,7 +24,7 @@ NOT_WHOLE = {
     "das/general/arrays.py",  # into its stream
     # Output of a process, as it comes.
     "experiments/run/progress.py", "experiments/arm/failures.py", "experiments/compare/run_arms.py",
-    "experiments/gpu/check_gpu.py", "experiments/tasks/train.py",
+    "experiments/gpu/check_gpu.py", "experiments/tasks/train.py", "experiments/run/processes.py",
     "das/cluster/rollout_engine.py",  # a checkpoint's files, into an engine's own folder
     "das/engine/checked_policies.py",  # a lock
     "rewards/forkserver.py",  # the kernel's files

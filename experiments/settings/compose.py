@@ -159,6 +159,8 @@ def _error_line(error: Exception, overrides: Sequence[str]) -> str:
 
 def _refuse_no_choice(overrides: Sequence[str]) -> None:
     """Refuse a group that is given what is not the name of one of its files. Raises UserError."""
+    if any(override.startswith("hydra.searchpath=") for override in overrides):
+        return  # the user has a folder of such files, too
     for override in overrides:
         group, _, name = override.lstrip("+").partition("=")
         known = files_of(group) if group and not group.startswith("hydra") else []
