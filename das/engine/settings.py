@@ -195,7 +195,7 @@ class EngineSettings(DraftOptions):
     weight_check_every: int = 4  # syncs within which every weight is compared with the trainer's; 1: all each time
     kv_cache_gib: int = 1  # KV cache on a CPU; on a GPU vLLM takes what gpu_memory_utilization leaves
     seed: int = 0
-    self_draft: str = "w8a8"  # or w4: the format of the policy's own weights that draft, with method self_draft
+    self_draft: str = "w4"  # or w8a8: the format of the policy's own weights that draft, with method self_draft
     # Of vLLM's speculative_config, such as {"model": "DIRECTORY", "num_speculative_tokens": 4}. das takes this number
     # alone: its longest draft, by default the budget's, and 8 on a GPU with exact=distribution.
     speculative: Mapping[str, Any] = field(default_factory=dict)

@@ -20,10 +20,14 @@ from das.drafter import Draft, Drafter, Drafts
 from das.general.errors import NotInstalled
 from das.models.coupled import OF_MODELS, CoupledSampler
 from das.models.draft_passes import DraftPasses
-from das.models.quantized import Linear, linear_maker, require_shape
+from das.models.quantized import Linear, has_8_bit_products, linear_maker, require_shape
 
 logger = logging.getLogger("das")
 BROKEN = "the self-draft computed values that are not finite; it drafts nothing until new weights come"
+SLOW = (
+    "self_draft=w8a8: this processor has no instruction for products of 8 bits, so drafts of few requests cost more "
+    "than passes; choose w4"
+)
 
 
 class SelfDraft(Drafter):
@@ -41,7 +45,7 @@ class SelfDraft(Drafter):
         self._passes: DraftPasses | None = None  # made in the first round, when the KV cache exists
         self._layers: QuantizedLayers
         self._broken: int | None = None  # version of the policy's weights with which values were not finite
-        self._alarms: list[str] = []
+        self._alarms = [SLOW] if weights == "w8a8" and not has_8_bit_products() else []
         self._work = DraftWork()
 
     def begin(self, request: str, problem: str, prompt: Sequence[int] | np.ndarray, seed: int | None = None) -> None:

@@ -95,7 +95,7 @@ class ArmConfig(Named):
     method: str  # a row of das/engine/settings.py
     speculative: Annotated[Settings, AfterValidator(_speculative)]
     budget: Annotated[Settings, BeforeValidator(partial(made_budget, key="arm.budget"))] | None = None
-    self_draft: Literal["w8a8", "w4"] = "w8a8"  # format of the policy's weights that draft, with method self_draft
+    self_draft: Literal["w4", "w8a8"] = "w4"  # format of the policy's weights that draft, with method self_draft
     online: bool = False  # True if the head is trained during the run
 
     @property
