@@ -117,8 +117,8 @@ def efficient_rollout_main(given: Given) -> Section:
         "; ".join(dict.fromkeys(run.identity for run in runs.values())),
     )
     return given.section(
-        f"{runs['self_drafts'].note} W8A8 in place of W4, which saves no time on CPUs. EAGLE-3 drafts 3, self-drafts "
-        "7, the ladder 5 to 11 tokens. 30 million: random weights, no training; with most live requests, the ends of "
+        f"{runs['self_drafts'].note} EAGLE-3 drafts 3, self-drafts 7, the ladder 5 to 11 tokens. "
+        "30 million: random weights, no training; with most live requests, the ends of "
         "responses come at random.",
         "A draft pass saves the reading of weights. The small policy (1.9 million parameters) is too small for "
         "that: a draft pass takes about as long as a pass, so drafts always on lose time. The toggle leaves them "
