@@ -30,38 +30,32 @@ def runs(repetitive_policy: str, tiny_policy: str, tmp_path_factory: pytest.Temp
     return {**found, "lost": str(error.value)}
 
 
-def assert_equal_bits(policy: str, method: str, run: str, folder: Path) -> None:
-    """Train without drafts and by `method`: equal responses, losses and weights, and some accepted drafts."""
-    found = {}
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "method", "run"),
+    [
+        ("", "self_draft", "GRPO"),  # the weights that draft are quantized anew after each of its syncs
+        ("", "das", "GMPO"),
+        ("Qwen3MoeForCausalLM", "das", "GRPO with LoRA with experts"),
+        pytest.param("Qwen3MoeForCausalLM", "das", "GRPO", marks=pytest.mark.nightly),
+        pytest.param("Qwen2_5_VLForConditionalGeneration", "das", "GRPO with images", marks=pytest.mark.nightly),
+    ],
+)
+def test_further_trainings_have_equal_bits(
+    name: str, method: str, run: str, repetitive_policy: str, tmp_path: Path
+) -> None:
+    """name: of a stand-in of tests/made_policies.py."""
+    if name and made_policies.sees(name):
+        pytest.importorskip("torchvision", reason="policies that see need torchvision, in the build of the torch here")
+    policy, found = made_policies.write(name, tmp_path / "policy") if name else repetitive_policy, {}
     with trl_runs.one_engine() as speculate:
         for each in ("none", method):
             speculate(each)
-            found[each] = trl_runs.train(trl_runs.trainer(run, policy, policy, str(folder)))
+            found[each] = trl_runs.train(trl_runs.trainer(run, policy, policy, str(tmp_path)))
     for what in ("responses", "losses", "weights"):
         assert found[method][what] == found["none"][what]
     assert all(norm > 0 for _, norm in found[method]["losses"])
     assert found[method]["accepted"] > 0
-
-
-@pytest.mark.slow
-def test_self_drafts_change_no_bit(repetitive_policy: str, tmp_path: Path) -> None:
-    """A plain GRPO script: the weights that draft are quantized anew after each of its syncs."""
-    assert_equal_bits(repetitive_policy, "self_draft", "GRPO", tmp_path)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("name", "run"),
-    [
-        ("Qwen3MoeForCausalLM", "GRPO with LoRA with experts"),
-        pytest.param("Qwen3MoeForCausalLM", "GRPO", marks=pytest.mark.nightly),
-        pytest.param("Qwen2_5_VLForConditionalGeneration", "GRPO with images", marks=pytest.mark.nightly),
-    ],
-)
-def test_experts_and_images_train_to_equal_bits(name: str, run: str, tmp_path: Path) -> None:
-    if made_policies.sees(name):
-        pytest.importorskip("torchvision", reason="policies that see need torchvision, in the build of the torch here")
-    assert_equal_bits(made_policies.write(name, tmp_path / "policy"), "das", run, tmp_path)
 
 
 @pytest.mark.parametrize("name", trl_runs.RUNS)

@@ -41,7 +41,7 @@ TRAINERS: dict[str, tuple[str, dict[str, Any]]] = {
     "Distillation": ("trl", {}),
     "GMPO": ("trl.experimental.gmpo", GROUPS),
 }
-RUNS = (*TRAINERS, "GRPO with LoRA")
+RUNS = ("GRPO", "RLOO", "Distillation", "GRPO with LoRA")
 
 
 def reward(completion_ids: list[list[int]], **columns: Any) -> list[float]:
