@@ -16,8 +16,7 @@ from experiments.run.errors import one_line_errors
 from experiments.settings import compose
 from experiments.settings.checked import leaves
 from experiments.settings.config import run_config
-from experiments.settings.groups import TrainerConfig
-from experiments.settings.trainer import further_arguments
+from experiments.settings.trainer import TrainerConfig, further_arguments
 
 BASES = (
     ["task=train"],
