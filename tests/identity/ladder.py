@@ -60,6 +60,16 @@ ENDS = [
     )
 ]
 
+# As many as live at once, of all kinds without a grammar and with one sample.
+ALONE = [kind for kind in KINDS if not {"regex", "n"} & {*kind}]
+LIVE = [
+    Case(
+        (0, 1, 3, 5)[i % 4],
+        {"temperature": 1.0, "seed": i % 32, "max_tokens": 32 + i % 29, "logprobs": 0} | ALONE[i % len(ALONE)],
+    )
+    for i in range(256)
+]
+
 
 def examples(number: int) -> settings:
     """The same generated batches in every run."""

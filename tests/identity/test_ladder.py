@@ -20,6 +20,7 @@ from conftest import Engines, in_a_fork
 from ladder import FIXED, METHODS, NIGHTLY, SLOW, STORED, built, known_to_vllm, near_copy, permuted, use_new_weights
 
 from das.drafter import HistoryDrafter
+from das.drafter.thread import DraftThread
 from das.engine import proposer
 from das.engine.patches.front_end import let_force
 from das.engine.proposer import DasProposer
@@ -141,6 +142,28 @@ def test_drafts_change_nothing(
     assert uneven > 20 or not method.settings.get("asynchronous"), "lengths that the host had guessed"
     assert launched_ahead > 20 or not method.settings.get("asynchronous"), "each pass waited for its drafts"
     force(llm)
+
+
+@pytest.mark.slow
+def test_drafts_change_nothing_for_256_live_requests(
+    engines: Engines, tiny_policy: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Lengths are decided late, by what the thread drafted, from a full batch down to its last request."""
+    batch = ladder.LIVE
+    settings: dict[str, Any] = {"max_num_seqs": len(batch), "max_num_batched_tokens": 8192}
+    expected, _ = answers(engines.build(tiny_policy, method="none", **settings), batch)
+    lengths, by_thread, admitted, drafts = [], [], late_lengths.admitted, DraftThread.drafts
+    monkeypatch.setattr(late_lengths, "admitted", lambda *args: lengths.append(own := admitted(*args)) or own)
+    monkeypatch.setattr(DraftThread, "drafts", lambda *args: by_thread.append(made := drafts(*args)) or made)
+    llm = engines.build(tiny_policy, method="das", asynchronous=True, **settings, **ladder.fixed(4))
+    for tick in (1, 2):
+        found, report = answers(llm, batch, history_tick=tick)
+        for case, answer, of_none in zip(batch, found, expected, strict=True):
+            assert answer == of_none, case
+    assert report["accepted"] > 1000
+    assert max(map(len, lengths)) > 240, "few of them end with their first token"
+    assert sum(len(own) > 150 and own.min() < own.max() for own in lengths) > 5, "few late passes of many requests"
+    assert sum(made is not None for made in by_thread) > 20
 
 
 def weights_that_draft(worker: Any) -> float:
