@@ -1,4 +1,5 @@
-"""Make policies of a given shape with random weights, for measurements in which the text comes from a recording."""
+"""The sizes of policies; and policies of a given shape with random weights, for measurements in which the text comes
+from a recording."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -61,7 +62,7 @@ def random_policy(name: str, vocabulary: int, dtype: str, cache: Path) -> Path:
         from transformers import AutoModelForCausalLM
 
         torch.manual_seed(0)
-        config = _config(shape_of(name), vocabulary)
+        config = qwen3_config(shape_of(name), vocabulary)
         AutoModelForCausalLM.from_config(config, dtype=getattr(torch, dtype)).save_pretrained(folder)
 
     return cached_folder(cache / f"random-{name}-{vocabulary}-{dtype}", write)
@@ -73,18 +74,19 @@ def weightless_policy(name: str, vocabulary: int, dtype: str, cache: Path) -> Pa
     The arguments are those of random_policy.
     """
     folder = cache / f"weightless-{name}-{vocabulary}-{dtype}"
-    config = _config(shape_of(name), vocabulary)
-    config.architectures, config.dtype = ["Qwen3ForCausalLM"], dtype
+    config = qwen3_config(shape_of(name), vocabulary, architectures=["Qwen3ForCausalLM"], dtype=dtype)
     config.save_pretrained(folder)
     return folder
 
 
-def _config(shape: Shape, vocabulary: int) -> Any:
+def qwen3_config(shape: Shape, vocabulary: int, positions: int = CONTEXT, **more: Any) -> Any:
+    """Return transformers' config of a Qwen3 of this shape. more: further settings of it."""
     from transformers import Qwen3Config
 
     return Qwen3Config(
-        **{size: value for size, value in vars(shape).items() if size != "vocabulary"},
+        **{name: value for name, value in vars(shape).items() if name != "vocabulary"},
         vocab_size=vocabulary,
-        max_position_embeddings=CONTEXT,
+        max_position_embeddings=positions,
         tie_word_embeddings=shape.hidden_size <= 2560,  # Qwen3 ties the embeddings in models of up to 4B
+        **more,
     )

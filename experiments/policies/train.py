@@ -14,17 +14,18 @@ import random
 import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
-from transformers import GenerationConfig, PreTrainedModel, PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
+from transformers import GenerationConfig, PreTrainedModel, PreTrainedTokenizerFast, Qwen3ForCausalLM
 
 from das.general.files import write_text
 from experiments.heads.training import Muon
 from experiments.policies.problems import make_problems
+from experiments.policies.shapes import Shape, qwen3_config
 from experiments.policies.solutions import MANNERS, solution
 
 PAD, USER, ASSISTANT, END = "<|pad|>", "<|user|>", "<|assistant|>", "<|end|>"
@@ -127,66 +128,40 @@ class Phase:
 
 @dataclass(frozen=True)
 class Recipe:
-    """How a policy is made: its phases, and its sizes as Qwen3Config names them.
+    """How a policy is made: its phases and its sizes.
 
     logit_scale: factor on the trained logits, applied to the weights of the last norm. Above 1 it makes improbable
     tokens rarer. So it removes errors that are due to the short training, but it makes slips rarer too.
     """
 
     phases: tuple[Phase, ...]
+    shape: Shape
     logit_scale: float = 1.2
-    hidden_size: int = 192
-    num_hidden_layers: int = 4
-    num_attention_heads: int = 3
-    num_key_value_heads: int = 3
-    intermediate_size: int = 512
 
     def new_model(self, tokenizer: PreTrainedTokenizerFast) -> Qwen3ForCausalLM:
         """Return a model with random weights."""
-        sizes = {name: value for name, value in vars(self).items() if name not in ("phases", "logit_scale")}
-        config = Qwen3Config(
-            **sizes,
-            vocab_size=len(tokenizer),
-            head_dim=64,
-            max_position_embeddings=LONGEST,
-            tie_word_embeddings=True,
-            dtype="float32",
-            bos_token_id=None,
-            eos_token_id=tokenizer.eos_token_id,
-            pad_token_id=tokenizer.pad_token_id,
-        )
-        return Qwen3ForCausalLM(config)
+        ends = {"bos_token_id": None, "eos_token_id": tokenizer.eos_token_id, "pad_token_id": tokenizer.pad_token_id}
+        return Qwen3ForCausalLM(qwen3_config(self.shape, len(tokenizer), LONGEST, dtype="float32", **ends))
 
 
 _CHAINS = {2: 0.20, 3: 0.36, 4: 0.20, 5: 0.10, 6: 0.07, 7: 0.04, 8: 0.03}  # long ones are rarer
 _PUZZLES = {"pair": 3, "triple": 3, "walk": 2}
-PUZZLES = Recipe(
-    (Phase(80, 1024, "drill sums"), Phase(200, 2048, "puzzles plain", _PUZZLES), Phase(380, 3072, "puzzles", _PUZZLES))
+_OF_PUZZLES = (
+    Phase(80, 1024, "drill sums"),
+    Phase(200, 2048, "puzzles plain", _PUZZLES),
+    Phase(380, 3072, "puzzles", _PUZZLES),
+)
+# Words and habits of programs are those of arithmetic. So a policy that knows arithmetic has little to learn.
+_OF_PROGRAMS = (
+    Phase(120, 512, "drill arithmetic"),
+    Phase(110, 1024, "arithmetic plain", _CHAINS),
+    Phase(160, 1024, "arithmetic", _CHAINS),
+    Phase(160, 1024, "programs", _CHAINS),
 )
 RECIPES: Mapping[str, Recipe] = {
-    "puzzles": PUZZLES,
-    # Drafts for the policy above: one layer of two heads.
-    "draft": replace(
-        PUZZLES,
-        hidden_size=128,
-        num_hidden_layers=1,
-        num_attention_heads=2,
-        num_key_value_heads=2,
-        intermediate_size=384,
-    ),
-    # Words and habits of programs are those of arithmetic. So a policy that knows arithmetic has little to learn.
-    "programs": Recipe(
-        (
-            Phase(120, 512, "drill arithmetic"),
-            Phase(110, 1024, "arithmetic plain", _CHAINS),
-            Phase(160, 1024, "arithmetic", _CHAINS),
-            Phase(160, 1024, "programs", _CHAINS),
-        ),
-        hidden_size=256,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        intermediate_size=768,
-    ),
+    "puzzles": Recipe(_OF_PUZZLES, Shape(192, 4, 3, 3, 64, 512)),
+    "draft": Recipe(_OF_PUZZLES, Shape(128, 1, 2, 2, 64, 384)),  # drafts for the policy above
+    "programs": Recipe(_OF_PROGRAMS, Shape(256, 4, 4, 2, 64, 768)),
 }
 
 

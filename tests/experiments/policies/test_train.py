@@ -14,6 +14,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenize
 from experiments.heads.training import generated
 from experiments.policies import SHIPPED, train
 from experiments.policies.problems import make_problems
+from experiments.policies.shapes import Shape
 from experiments.policies.train import IGNORED, LONGEST, RECIPES, Recipe
 from rewards.maths import accuracy_reward
 
@@ -30,11 +31,7 @@ def tiny(recipe: Recipe) -> Recipe:
     return replace(
         recipe,
         phases=tuple(replace(phase, steps=2) for phase in recipe.phases),
-        hidden_size=32,
-        num_hidden_layers=1,
-        num_attention_heads=2,
-        num_key_value_heads=1,
-        intermediate_size=64,
+        shape=Shape(32, 1, 2, 1, 64, 64),
     )
 
 
