@@ -10,12 +10,13 @@ import shutil
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from analysis import read
 from das.engine.rollouts.rollout import Rollout
-from das.engine.settings import HISTORY
+from das.engine.settings import HISTORY, EngineSettings
 from das.general import ranks
 from das.general.files import write_text
 from das.general.side_output import stage
@@ -184,31 +185,37 @@ def grpo_arguments(config: RunConfig, folder: Path) -> Any:
         raise UserError(f"trainer: {error}") from error
 
 
-def build_trainer(run: ArmRun, **parts: Any) -> "SpeculativeGRPOTrainer":
-    """Build the trainer of the arm. parts: arguments of the trainer that do not follow from `run`."""
+def build_trainer(run: ArmRun, engine: EngineSettings, **parts: Any) -> "SpeculativeGRPOTrainer":
+    """Build the trainer of the arm, with its engine. parts: arguments of the trainer that do not follow from `run`."""
     from transformers import AutoTokenizer, PrinterCallback
 
+    from das.trl.engines.cluster import BESIDE
     from experiments.training.engines import Recording
+    from experiments.training.generation import HarnessGeneration
     from experiments.training.train_once import GiveWeights, RolloutTrainer, TakeWeights
     from experiments.training.trainer import SpeculativeGRPOTrainer
 
-    config = run.config
-    kind = SpeculativeGRPOTrainer if run.trains else RolloutTrainer
+    config, own_process = run.config, run.config.engine.own_process
     tokenizer = AutoTokenizer.from_pretrained(run.policy, trust_remote_code=False)
     rows, recording = parts["train_dataset"], None
     if is_recorded(config):
         per_epoch = steps_per_epoch(len(rows), config.problems_per_step)
         recording = Recording(by_problem(config, tokenizer, rows), config.trainer.num_generations, per_epoch)
-    trainer = kind(
-        processing_class=tokenizer,
-        barrier=run.barrier,
-        schedule=make_schedule(config.schedule),
+    backend = partial(
+        HarnessGeneration,
+        engine=engine,
         history_unit=config.drafter.unit,
-        **config.trainer.of_steps,
-        own_process=config.engine.own_process,
-        cluster=config.cluster,
-        callbacks=list(run.callbacks),
+        cluster=config.cluster or (BESIDE if own_process else None),
+        schedule=make_schedule(config.schedule),
         recording=recording,
+    )
+    trainer = (SpeculativeGRPOTrainer if run.trains else RolloutTrainer)(
+        processing_class=tokenizer,
+        backend=backend,
+        barrier=run.barrier,
+        trim_padding=config.trainer.trim_padding,
+        ahead=config.trainer.lag if config.trainer.lag or own_process else None,
+        callbacks=list(run.callbacks),
         **parts,
     )
     if run.weights is not None:

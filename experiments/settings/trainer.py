@@ -9,7 +9,7 @@ import ast
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import ConfigDict, Field, create_model, model_validator
 
@@ -61,14 +61,7 @@ def further_arguments() -> type[Group]:
     return create_model("GRPOConfig", __base__=Group, __module__=__name__, **fields)
 
 
-class StepConfig(Group):
-    """The settings that TRL does not know; experiments.training.trainer explains them."""
-
-    trim_padding: bool
-    lag: Annotated[int, Field(ge=0, le=8)]  # training steps
-
-
-class TrainerConfig(StepConfig):
+class TrainerConfig(Group):
     """The settings of configs/trainer: those that the harness reads or that TRL has from transformers, and
     `further_arguments` of TRL's GRPOConfig. None: TRL's default."""
 
@@ -101,6 +94,10 @@ class TrainerConfig(StepConfig):
     chat_template_kwargs: Settings
     vllm_importance_sampling_correction: bool
     vllm_tensor_parallel_size: Size = 1
+    trim_padding: bool
+    lag: Annotated[int, Field(ge=0, le=8)]  # training steps
+
+    OF_HARNESS: ClassVar = ("trim_padding", "lag")  # TRL does not know them; experiments.training.trainer explains them
 
     @model_validator(mode="after")
     def _taken(self) -> Self:
@@ -116,12 +113,7 @@ class TrainerConfig(StepConfig):
     @property
     def arguments(self) -> Settings:
         """The arguments of GRPOConfig."""
-        return {key: value for key, value in self.given.items() if key not in StepConfig.model_fields}
-
-    @property
-    def of_steps(self) -> Settings:
-        """The settings that TRL does not know: arguments of the harness's trainer."""
-        return self.model_dump(include=set(StepConfig.model_fields))
+        return {key: value for key, value in self.given.items() if key not in self.OF_HARNESS}
 
     @property
     def steps_of_generation(self) -> int:

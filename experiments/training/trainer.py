@@ -11,13 +11,9 @@ import numpy as np
 import torch
 from trl import GRPOConfig, GRPOTrainer
 
-from das.budget.lengths import LongestFirst
-from das.cluster.connection import ClusterSettings
 from das.engine.rollouts.report import merged as merged_reports
 from das.engine.rollouts.rollout import Rollout
-from das.engine.settings import EngineSettings
 from das.general import ranks
-from das.trl.engines.cluster import BESIDE
 from das.trl.lag import RolloutsAhead, Rows, StepRollouts, Sync
 from das.trl.resume import checkpoints_accepted, complete, completed_epochs, repeat_draws
 from das.trl.trainers import generation_backend
@@ -30,7 +26,6 @@ from experiments.run.progress import Barrier
 from experiments.run.run_folder import rollout_row
 from experiments.training import checkpoint
 from experiments.training.checkpoint import Checkpoints
-from experiments.training.engines import Recording
 from experiments.training.generation import HarnessGeneration
 from experiments.training.trimmed import without_padding
 
@@ -125,37 +120,27 @@ class SpeculativeGRPOTrainer(GRPOTrainer):
         *,
         args: GRPOConfig,
         reward: RewardFunction,
-        engine: EngineSettings,
-        history_unit: str,
+        backend: Callable[..., HarnessGeneration],
         barrier: Barrier,
         checkpoints: Checkpoints,
         on_step: Callable[[dict[str, Any], Rollout, list[float | None]], None],
-        schedule: LongestFirst | None = None,
-        trim_padding: bool = True,
-        lag: int = 0,
-        own_process: bool = False,
-        evaluate: Evaluate | None = None,
-        head: OnlineHead | None = None,
-        cluster: ClusterSettings | None = None,
-        recording: Recording | None = None,
+        trim_padding: bool,
+        ahead: int | None,
+        evaluate: Evaluate | None,
+        head: OnlineHead | None,
         **kwargs: Any,
     ):
-        """Build the trainer and its engine. history_unit: the unit of the drafter's window, "epoch" or "step". barrier:
-        where the arms of a comparison wait for each other. schedule: the order in which requests are passed to the
-        engine; None keeps TRL's order. on_step(row, rollout, rewards) is called on the main rank after every step, with
-        the results of all ranks. evaluate(generation, step) is called before the first rollout (step 0) and after every
-        step; its result, unless None, is added to the row's `eval`. head: the drafter that is trained beside the
-        policy; the engine must draft with it. trim_padding: leave padding out of forward passes; False gives the same
-        bits as TRL. lag: training steps between the weights that sample and the update that uses the responses.
-        own_process: the engine has its own process, and rolls out while the policy trains. cluster: engines in other
-        processes (das/cluster); None: one engine. recording: responses that the engine emits in place of what it
-        samples. kwargs: further arguments of GRPOTrainer."""
+        """Build the trainer and its engine. backend: makes TRL's generation backend. barrier: where the arms of a
+        comparison wait for each other. on_step(row, rollout, rewards) is called on the main rank after every step, with
+        the results of all ranks. trim_padding: leave padding out of forward passes; False gives the same bits as TRL.
+        ahead: training steps between the weights that sample and the update that uses the responses, if the engine
+        rolls out while the policy trains; None: it does not. evaluate(generation, step) is called before the first
+        rollout (step 0) and after every step; its result, unless None, is added to the row's `eval`. head: the drafter
+        that is trained beside the policy; the engine must draft with it. kwargs: further arguments of GRPOTrainer."""
         self.barrier = barrier
         self.on_step = on_step
         self.trim_padding = trim_padding
-        self.rollouts = StepRollouts(self)
-        if lag or own_process:
-            self.rollouts = RolloutsAhead(self, lag)
+        self.rollouts = StepRollouts(self) if ahead is None else RolloutsAhead(self, ahead)
         self.evaluate_policy = evaluate
         self.checkpoints = checkpoints
         self._evaluations: list[dict[str, Any]] = []  # evaluations since the last row
@@ -163,14 +148,6 @@ class SpeculativeGRPOTrainer(GRPOTrainer):
         self.rewards: list[float | None] = []  # of the responses that were judged last
         self._losses: list[float] = []
         self._began = self._waited = self._exposed_s = 0.0  # perf_counter() at the start of this step; seconds
-        backend = functools.partial(
-            HarnessGeneration,
-            engine=engine,
-            history_unit=history_unit,
-            cluster=cluster or (BESIDE if own_process else None),
-            schedule=schedule,
-            recording=recording,
-        )
         with generation_backend(backend, self), checkpoints_accepted(args, kwargs["model"]):
             super().__init__(args=args, reward_funcs=self._scored, **kwargs)
         complete(self)
