@@ -15,6 +15,7 @@ from das.budget import POLICIES
 from das.cluster.connection import ClusterSettings
 from das.drafter.options import DrafterOptions
 from das.engine.settings import Method, find_method
+from das.models.head_files import DEEPEST
 from experiments.paper_budgets import Classes, ClosedForm
 from experiments.run.errors import UserError
 from experiments.settings.checked import (
@@ -141,12 +142,12 @@ class HeadConfig(Group):
     """The settings of EAGLE-3 heads."""
 
     path: str | None
-    tokens: Drafted
+    tokens: Annotated[int, Field(ge=1, le=DEEPEST)]
     warm: Literal["in_domain", "general"]
     responses: Annotated[int, Field(ge=8, le=10**6)]
     max_tokens: Annotated[int, Field(ge=2, le=2**22)]
     epochs: Annotated[int, Field(ge=1, le=10**4)]
-    depth: Drafted
+    depth: Annotated[int, Field(ge=1, le=DEEPEST)]
     matrix_learning_rate: Share
     other_learning_rate: Share
     share: Annotated[float, Field(ge=1e-6, le=1)]
