@@ -29,8 +29,9 @@ from experiments.run.errors import CONFIGS, FAILED, INTERRUPTED, TERMINATED, Use
 from experiments.run.run_folder import add_rows
 from experiments.settings.checked import files_of, leaves
 from experiments.settings.config import run_config
-from experiments.settings.tasks import TASKS
 
+_WITHOUT = " (leave it out for none)"
+_ON_CHOICES = {"setting": _WITHOUT, "experiment": _WITHOUT, "task": "; python run.py --help describes them"}
 _NO_CONFIG = (HydraException, OmegaConfBaseException, YAMLError, UnicodeDecodeError)  # what compose raises
 
 
@@ -103,9 +104,6 @@ def group_settings(group: str, name: str, key: str = "") -> DictConfig:
 
 def composed(overrides: Sequence[str]) -> Composed:
     """Compose the config of a command line. Raises UserError with a one-line message if it is no config."""
-    task = task_of(overrides)
-    if task not in TASKS:
-        raise UserError(f"unknown task {task!r}: choose one of {', '.join(TASKS)}; python run.py --help describes them")
     with _hydra():
         _refuse_no_choice(overrides)
         try:
@@ -165,8 +163,7 @@ def _refuse_no_choice(overrides: Sequence[str]) -> None:
         group, _, name = override.lstrip("+").partition("=")
         known = files_of(group) if group and not group.startswith("hydra") else []
         if known and name.strip(" '\"") not in known:
-            without = " (leave it out for none)" if group in ("setting", "experiment") else ""
-            raise UserError(f"{override}: choose {', '.join(known)}{without}")
+            raise UserError(f"{override}: choose {', '.join(known)}{_ON_CHOICES.get(group, '')}")
 
 
 # ---- sweeps (python run.py -m): a job that fails ends no other job, and the exit code says so in the end ----

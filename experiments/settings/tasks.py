@@ -1,8 +1,8 @@
 """The tasks that `python run.py task=NAME` can do: the settings of each, the module that does it, and what other parts
 of a run must know of it.
 
-configs/task/NAME.yaml says what the task does, at its top, and what its settings mean. `python run.py --help`,
-docs/reference.md and the error for an unknown task are made from TASKS.
+configs/task/NAME.yaml says what the task does, at its top, and what its settings mean. `python run.py --help`
+and docs/reference.md are made from TASKS.
 """
 
 from collections.abc import Callable
@@ -37,7 +37,7 @@ class Advise(OfTask):
     tokens: Count
     draft_us: Number
     rest_s: Number | None
-    visits: Number | None
+    visits: Annotated[float, Field(ge=0.01, le=10**6)] | None
 
 
 class BenchDrafter(OfTask):

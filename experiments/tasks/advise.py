@@ -150,8 +150,6 @@ def build(task: Any) -> tuple[Case, list[str]]:
             "task.rollouts=PATH is missing: give a run's folder, a JSONL file or a folder of them "
             "(experiments/simulate/rollouts.py)"
         )
-    if task.visits is not None and not task.visits > 0:
-        raise UserError(f"task.visits={task.visits}: must be above 0, such as 1.2")
     steps = read_rollouts(Path(task.rollouts), group=int(task.group), prompt=int(task.prompt))
     longest = max(int(work.lengths.max()) for work in steps)
     if longest > task.max_tokens:
