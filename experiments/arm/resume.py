@@ -274,15 +274,9 @@ def whole_steps(folder: Path) -> tuple[int, str]:
 
 
 def rewind(folder: Path, step: int) -> list[dict[str, Any]]:
-    """Reset an arm's folder to its state at the end of `step`. Returns the rows of metrics.jsonl that remain.
-
-    Raises UserError unless every step up to `step` has exactly one row.
-    """
-    with reading(folder / "metrics.jsonl"):
-        rows = read.metrics(folder) if (folder / "metrics.jsonl").exists() else []  # a torn last row does not count
-        rows = [row for row in rows if row["step"] <= step]
-    if [row["step"] for row in rows] != list(range(1, step + 1)):
-        raise UserError(f"{folder / 'metrics.jsonl'} lacks steps before the checkpoint of step {step}: it is damaged")
+    """Reset an arm's folder to its state at the end of `step`, up to which `whole_steps` has found every row. Returns
+    the rows of metrics.jsonl that remain."""
+    rows = read.metrics(folder)[:step] if step else []
     (folder / "rollouts").mkdir(parents=True, exist_ok=True)
     set_rows(folder / "metrics.jsonl", rows)
     if (folder / ENGINES).exists():
