@@ -304,8 +304,6 @@ def load(data_json: str, seed: int, room: int, policy: str, template_json: str) 
     """
     data = json.loads(data_json)
     limit = min(room, data["max_prompt_tokens"] or room)
-    if limit < 1:
-        raise UserError("engine.max_model_len leaves no room for a prompt beside trainer.max_completion_length")
     problems, left_out = problems_of(_rows(data), data)
     num_rows = len(problems) + left_out.total()
     part = part_of(problems, data["part"], data["held_out"])
