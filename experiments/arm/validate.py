@@ -99,10 +99,9 @@ def check_processes(config: RunConfig) -> None:
             f"engine.tensor_parallel_size={of_engine}: run.py trains with engines of one process each; set it to 1, or "
             "use das.speculate() in a script of TRL (docs/trl.md)"
         )
-    if launched == 1 < wanted:
-        raise UserError(
-            f"engine.processes={wanted}, but run.py was started alone: python -m {config.engine.launch} run.py ..."
-        )
+    if launched != wanted:
+        how = f"python -m {config.engine.launch} run.py ..." if launched == 1 else f"set engine.processes={launched}"
+        raise UserError(f"engine.processes={wanted}, but {launched} were launched: {how}")
     if problem := unsupported():
         raise UserError(problem)
     if ranks.is_set("ACCELERATE_USE_DEEPSPEED"):
@@ -110,8 +109,6 @@ def check_processes(config: RunConfig) -> None:
             "run.py compares final weights and optimizers, which DeepSpeed keeps in a form of its own: launch with "
             "FSDP 2 (launch/fsdp.yaml), or use das.speculate() in a script of TRL, where DeepSpeed works"
         )
-    if launched != wanted:
-        raise UserError(f"engine.processes={wanted}, but {launched} were launched: set engine.processes={launched}")
     if ranks.asks_for_fsdp() and not ranks.fsdp_on_cpu() and config.checkpoint.every:
         raise UserError(
             f"checkpoint.every={config.checkpoint.every}: run.py's checkpoints of a policy that accelerate shards "
