@@ -15,8 +15,7 @@ import numpy as np
 
 from das.budget import BudgetPolicy, LiveRequest, TargetPass
 from das.budget.marginal import best_tokens
-from das.drafter import Drafter, Drafts, HistoryDrafter
-from das.drafter.thread import Arriving
+from das.drafter import Drafter, Drafts
 
 UNLIMITED = 2**31
 PLANNED_BY = 4  # the last rounds of a batch, by which the rows of a pass are planned
@@ -143,7 +142,8 @@ class DraftRound:
             self.drafter.observe_batch(names, tokens, remembered)
 
     def propose(self, requests: Sequence[LiveRequest], room: Sequence[int] | None = None) -> Proposal | None:
-        """Returns drafts for the next pass, one for each request; None if no request may draft.
+        """Returns drafts for the next pass, one for each request; None if no request may draft. Raises ValueError with
+        one line for a budget whose numbers no engine can use.
 
         room: how many more tokens fit into each request's context after its next token; None: no such limit.
         """
@@ -158,8 +158,12 @@ class DraftRound:
             return None
         names = [request.name for request in requests]
         floors = self.budget.floors(requests)
-        drafts = self._fitting(self.drafter.propose_batch(names, limits, floors))
-        counts = self._trimmed(requests, drafts)
+        drafts = self.drafter.propose_batch(names, limits, floors)
+        if int(drafts.counts.sum()) > (rows := self.room(len(drafts))):
+            drafts = replace(drafts, counts=admitted(drafts, drafts.counts, rows))
+        counts, most = self.budget.trim(requests, drafts), drafts.counts.tolist()
+        if len(counts) != len(most) or min(counts) < 0 or any(map(gt, counts, most)):
+            raise ValueError(f"{self._budget}.trim returned {counts} for drafts of {most} tokens")
         self.declined = not any(counts) and bool(drafts.counts.any())
         return Proposal(drafts, counts)
 
@@ -167,38 +171,9 @@ class DraftRound:
         """Returns how many drafted tokens a pass of so many requests can verify."""
         return max(0, self.max_rows - num_requests)
 
-    def _fitting(self, drafts: Drafts) -> Drafts:
-        """Returns the drafts without the tokens for which a pass has no rows."""
-        room = self.room(len(drafts))
-        if int(drafts.counts.sum()) <= room:
-            return drafts
-        _, counts, _, _ = best_tokens(drafts, np.zeros(room + 1), room)
-        return replace(drafts, counts=counts)
-
-    def draft_ahead(
-        self, requests: Sequence[LiveRequest], rows: Sequence[int], room: Sequence[int], arriving: Arriving
-    ) -> None:
-        """Let the drafter's thread begin with `observe` and `propose` for a pass whose tokens may still arrive.
-        requests: those of the pass that will draft. rows: theirs in the batch. room: see propose."""
-        if not self.room(len(requests)):
-            return
-        assert isinstance(self.drafter, HistoryDrafter)
-        asked = [
-            (r.name, row, min(r.max_tokens - r.generated - 1, free), min(r.limit, r.allowed), r.stop_tokens)
-            for r, row, free in zip(requests, rows, room, strict=True)
-        ]
-        self.drafter.draft_ahead(asked, self.max_draft_tokens, arriving, self.budget.floors(requests))
-
     @property
     def _budget(self) -> str:
         return type(self.budget).__name__
-
-    def _trimmed(self, requests: Sequence[LiveRequest], drafts: Drafts) -> list[int]:
-        """Returns the budget's `trim`. Raises ValueError with one line if no engine can verify so many tokens."""
-        counts, most = self.budget.trim(requests, drafts), drafts.counts.tolist()
-        if len(counts) != len(most) or min(counts) < 0 or any(map(gt, counts, most)):
-            raise ValueError(f"{self._budget}.trim returned {counts} for drafts of {most} tokens")
-        return counts
 
     def _cap(self, wanted: Sequence[int], requests: Sequence[LiveRequest], room: Sequence[int] | None) -> list[int]:
         """Returns the longest draft allowed for each request, in tokens: the smallest of the budget's limit (`wanted`),

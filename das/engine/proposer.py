@@ -156,15 +156,18 @@ class DasProposer:
     def draft_ahead(self, requests: Sequence[Request], arriving: Arriving) -> None:
         """Let the drafter's thread draft for the pass behind the running one, of these requests, if the budget chose
         tokens in the last round. Not if one of them begins in this pass."""
-        if type(self.draft_round.drafter) is not HistoryDrafter or self.rests or not self._ahead.is_planned:
+        drafter, last = self.draft_round.drafter, self.max_model_len - 1
+        if type(drafter) is not HistoryDrafter or self.rests or not self._ahead.is_planned:
             return
-        if any(request.proposer is not self for request in requests):
+        live = [(row, request) for row, request in enumerate(requests) if not request.is_complete]
+        if not live or any(request.proposer is not self for request in requests):
             return
-        live = [(request, row) for row, request in enumerate(requests) if not request.is_complete]
-        if live:
-            known, rows = zip(*live, strict=True)
-            room = [self.max_model_len - 1 - request.prompt - request.generated for request in known]
-            self.draft_round.draft_ahead(known, rows, room, arriving)
+        asked = [
+            (r.name, row, min(r.max_tokens - 1, last - r.prompt) - r.generated, min(r.limit, r.allowed), r.stop_tokens)
+            for row, r in live
+        ]
+        floors = self.draft_round.budget.floors([request for _, request in live])
+        drafter.draft_ahead(asked, self.draft_round.max_draft_tokens, arriving, floors)
 
     def rows_ahead(self, live: int) -> int:
         """Returns how many drafted tokens of so many requests to verify in a pass that begins before its drafts are
