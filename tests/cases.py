@@ -162,11 +162,6 @@ def core_of(llm: Any) -> Any:
     return llm.llm_engine.engine_core.engine_core
 
 
-def runner_of(llm: Any) -> Any:
-    """Its model runner."""
-    return core_of(llm).model_executor.driver_worker.worker.model_runner
-
-
 def das_runner_of(llm: Any) -> Any:
     """What das adds to its model runner."""
     return core_of(llm).model_executor.driver_worker.worker.das_runner

@@ -20,13 +20,10 @@ ADVICE = re.compile(r"weights_only|safe_globals|trust_remote_code=True|you trust
 
 REFUSED: list[dict[str, Any]] = [
     {"trust_remote_code": True},
-    {"trust_remote_code": "auto"},
     {"worker_cls": "evil.Worker"},
-    {"worker_extension_cls": "evil.Worker"},
     {"scheduler_cls": "evil.Scheduler"},
     {"logits_processors": ["evil:Processor"]},
     {"load_format": "pt"},
-    {"load_format": "npcache"},
     {"load_format": "mine"},
     {"distributed_executor_backend": "evil.Executor"},
     {"kv_transfer_config": {"kv_connector_module_path": "evil"}},

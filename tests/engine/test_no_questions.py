@@ -60,8 +60,6 @@ def sequence(engines: Engines, policy: str, method: str) -> list[list[list[int]]
 # Requests that any engine of das refuses in one line.
 NONSENSE: list[tuple[dict[str, Any], str]] = [
     ({"extra_args": {"das_limit": -1}}, "das_limit must be a whole number of tokens in 0..2147483647, got '-1'"),
-    ({"extra_args": {"das_limit": 2**40}}, "das_limit must be"),
-    ({"extra_args": {"das_limit": "4"}}, "das_limit must be"),
     ({"extra_args": {"das_limit": True}}, "das_limit must be"),
     ({"extra_args": {"das_problem": 7}}, "das_problem must be a string of at most 512 whole characters, got 7"),
     ({"extra_args": {"das_problem": "p" * 10_000}}, "512 whole characters, got 'ppp"),

@@ -8,11 +8,10 @@ from typing import Any
 
 import pytest
 import torch
-from cases import core_of
+from cases import das_runner_of
 from conftest import PROMPTS, Engines, roll
 from vllm import SamplingParams
 
-from das.engine.runner.runner import Runner
 from das.engine.settings import das_options
 from das.general.errors import NotInstalled
 from das.models.draft_passes import blocks_needed, with_scratch_blocks
@@ -34,14 +33,9 @@ def rollout(llm: Any, tick: int = 1, **sampling: Any) -> tuple[list[list[int]], 
     return tokens, report
 
 
-def runner_of(llm: Any) -> Runner:
-    runner: Runner = core_of(llm).model_executor.driver_worker.worker.das_runner
-    return runner
-
-
 def test_a_broken_self_draft_changes_nothing_and_is_switched_off(engines: Engines, tiny_policy: str) -> None:
     llm = engines.fresh(tiny_policy, **W8)
-    layers = runner_of(llm).flights.drafter.drafting_model
+    layers = das_runner_of(llm).flights.drafter.drafting_model
     expected, _ = rollout(llm, 1)  # builds and uses the quantized layers
     healthy = list(layers._layers._drafting)
 
@@ -53,12 +47,12 @@ def test_a_broken_self_draft_changes_nothing_and_is_switched_off(engines: Engine
     assert tokens == expected
     assert BROKEN in report["alarms"]
     assert report["drafted"] == 0
-    caches = runner_of(llm).vllm.kv_caches
-    scratch = list(runner_of(llm).draft_blocks)
+    caches = das_runner_of(llm).vllm.kv_caches
+    scratch = list(das_runner_of(llm).draft_blocks)
     assert all(bool(torch.isfinite(cache[scratch]).all()) for cache in caches)
     layers._layers._drafting[0] = healthy[0]
     assert rollout(llm, 3)[1]["drafted"] == 0  # off until new weights come
-    runner_of(llm).quantized.newest += 1
+    das_runner_of(llm).quantized.newest += 1
     tokens, report = rollout(llm, 4)
     assert tokens == expected
     assert report["drafted"] > 0
@@ -66,7 +60,7 @@ def test_a_broken_self_draft_changes_nothing_and_is_switched_off(engines: Engine
 
 def test_weights_are_quantized_once_after_each_sync(engines: Engines, tiny_policy: str) -> None:
     llm = engines.fresh(tiny_policy, **W8)
-    runner = runner_of(llm)
+    runner = das_runner_of(llm)
     quantized = runner.quantized
     assert quantized is not None
     x = torch.randn(3, 96)

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from cases import LIMITS, MAX_MODEL_LEN, PROBLEMS, Case, answers, cases, core_of
+from cases import LIMITS, MAX_MODEL_LEN, PROBLEMS, Case, answers, cases, das_runner_of
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from safetensors.torch import load_file, save_file
@@ -237,8 +237,7 @@ def built(engines: Any, policy: str, method: Method, draft_model: str = "") -> A
         own["speculative"] = {**own["speculative"], "model": draft_model}
     llm = engines.build(policy, max_model_len=MAX_MODEL_LEN, **own)
     if method.limits:
-        worker = core_of(llm).model_executor.driver_worker.worker
-        worker.das_runner.flights.proposer.draft_round.budget = RandomLimits(method.limits)
+        das_runner_of(llm).flights.proposer.draft_round.budget = RandomLimits(method.limits)
     return llm
 
 
