@@ -21,6 +21,7 @@ ADVICE = re.compile(r"weights_only|safe_globals|trust_remote_code=True|you trust
 REFUSED: list[dict[str, Any]] = [
     {"trust_remote_code": True},
     {"worker_cls": "evil.Worker"},
+    {"worker_extension_cls": "evil.Worker"},
     {"scheduler_cls": "evil.Scheduler"},
     {"logits_processors": ["evil:Processor"]},
     {"load_format": "pt"},

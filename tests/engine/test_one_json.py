@@ -64,7 +64,6 @@ def test_a_command_line_hands_it_on(tiny_policy: str) -> None:
             {"worker_cls": "my.Worker", "speculative_config": {"method": "das"}},
             "worker_cls='my.Worker': .*leave it out",
         ),
-        ({"load_format": "pt", "speculative_config": {"method": "das"}}, "load_format=pt: weights are read by auto"),
     ],
 )
 def test_contradictions_end_in_one_line(arguments: dict[str, Any], said: str, tiny_policy: str) -> None:

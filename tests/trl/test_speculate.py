@@ -49,7 +49,6 @@ def build_trainer(policy: str, folder: Path, columns: dict[str, Any] | None = No
     [
         ({"method": "magic"}, EngineError, "choose none, das, self_draft, ngram"),
         ({"drafter": {"unit": "week"}}, ValueError, "choose epoch or step"),
-        ({"budget": {"name": "generous"}}, ValueError, "unknown budget 'generous'"),
         ({"engine": {"slots": 3}}, TypeError, "slots"),
         ({"method": "off", "budget": {"name": "fixed"}}, ValueError, "takes no options"),
         ({"lag": -1}, ValueError, "lag=-1: give a whole number"),
