@@ -119,18 +119,23 @@ def rolled(live: int) -> tuple[float, Rolled]:
 # ---- designs: when a pass learns how many tokens it verifies for each request, and which ----
 
 
-class Known(Then):
-    """That budget with the device's own times in place of learned ones."""
+class Known(Marginal):
+    """The budget with the device's own times in place of learned ones. rests: whether it may rest, as it ships."""
 
-    def __init__(self, times: GpuTimes):
+    def __init__(self, times: GpuTimes, rests: bool):
         super().__init__()
-        self._times, self._context, self._emits = times, 0.0, 1.0
+        self._times, self._context, self._emits, self._may_rest = times, 0.0, 1.0, rests
         self.prices = self  # type: ignore[assignment]
         self._plain = FIRST_PLAIN
 
     error = 0.0
 
+    @property
+    def _overdrawn(self) -> bool:
+        return self._may_rest and super()._overdrawn
+
     def observe_pass(self, done: TargetPass) -> None:
+        self._settle(done)
         self._context = done.context / done.live
         self._emits += 0.1 * ((done.live + done.num_accepted) / done.live - self._emits)
 
@@ -157,19 +162,21 @@ class Known(Then):
 class Design:
     """How das drafts. rows: of the largest graph. shared: whether the requests of a pass share its rows; False: each
     may have as many as the others. late: whether only the rows of a pass are decided before its drafts are known, and
-    not those of each request. thread: whether a thread in C drafts. knows: whether prices of rows are known."""
+    not those of each request. thread: whether a thread in C drafts. knows: whether prices of rows are known, so that
+    the budget neither learns nor, unless `rests`, rests."""
 
     rows: int = 768
     shared: bool = True
     late: bool = False
     thread: bool = False
     knows: bool = True
+    rests: bool = False
 
     def engine(self, times: GpuTimes, seats: int, longest: int) -> TextEngine:
         times = replace(times, thread=self.thread)
         most = DRAFTED if self.shared else min(DRAFTED, self.rows // seats - 1)
         ahead = RowsAhead(SIZES) if self.late else planned_rows
-        budget = Known(times) if self.knows else Marginal(ratio=ON_GPU)
+        budget = Known(times, self.rests) if self.knows else Marginal(ratio=ON_GPU)
         return TextEngine(times, seats, HistoryDrafter(), budget, longest, "", most, self.rows, ahead)
 
 
@@ -181,7 +188,8 @@ DESIGNS = {
     "prices learned": Design(thread=True, knows=False),
     "lengths late": Design(late=True),
     "late, a thread drafts": Design(late=True, thread=True),
-    "late, thread, learned": Design(late=True, thread=True, knows=False),
+    "late, thread, rests": Design(late=True, thread=True, rests=True),
+    "late, thread, rests, learned": Design(late=True, thread=True, knows=False),
 }
 
 
