@@ -6,7 +6,6 @@ LABEL: EXPERIMENT plans the run of that label in another experiment.
 """
 
 import hashlib
-import itertools
 import json
 import re
 import shlex
@@ -31,7 +30,7 @@ from experiments.settings.compose import composed
 from experiments.settings.config import PLAN, run_config
 
 SMOKE_MINUTES = 0.6  # of a run in profile smoke: two steps, and the start of its engines
-ABLATION = "ablation"  # file of all ablations, whose names begin so
+FILES = ("das", "ablation", "efficient_rollout", "nemo_rl")  # of configs/experiment, in the order of the report
 SMOKE = {"maths": ["setting=smoke"], "code": ["setting=smoke", "data=programs", "reward=code"]}
 RUN = re.compile(r"run:(\w+)")  # in an override: the folder of another run
 OURS = (*PLAN, "task", "hydra", "out", "resume")  # keys that are not passed on to the runs
@@ -69,7 +68,7 @@ class Run:
 
 @dataclass(frozen=True)
 class Experiment:
-    """The content of a file of configs/experiment, or a row of its ablations, with the runs of one profile (small, for
+    """A figure, table or ablation, a row of a file of configs/experiment, with the runs of one profile (small, for
     example)."""
 
     name: str
@@ -79,40 +78,26 @@ class Experiment:
     runs: Mapping[str, Run]
 
 
-def names() -> list[str]:
-    """List the names of all experiments of the report: figures of DAS, ablations, the other papers."""
-    stems = [path.stem for path in (CONFIGS / "experiment").glob("*.yaml")]
-    figures = sorted((n for n in stems if n.startswith("das_fig")), key=lambda name: int(name.removeprefix("das_fig")))
-    others = (sorted(n for n in stems if n.startswith(prefix)) for prefix in ("efficient_rollout_", "nemo_rl_"))
-    return [*figures, *ablations(), *itertools.chain(*others)]
-
-
-def ablations() -> list[str]:
-    """List the names of the ablations."""
-    return [f"{ABLATION}_{name}" for name in _file(ABLATION)["ablations"]]
+def names(*files: str) -> list[str]:
+    """List the names of what these files of configs/experiment make, FILE_ROW; of all files if none is named."""
+    return [f"{file}_{row}" for file in files or FILES for row in _file(file)["sections"]]
 
 
 def _file(name: str) -> dict[str, Any]:
-    """Return the content of a file of configs/experiment. Raises UserError if there is none."""
-    path = CONFIGS / "experiment" / f"{name}.yaml"
-    if not path.exists():
-        raise UserError(f"experiment={name} is not in configs/experiment")
-    config: Any = OmegaConf.to_container(OmegaConf.load(path))
+    """Return the content of a file of configs/experiment."""
+    config: Any = OmegaConf.to_container(OmegaConf.load(CONFIGS / "experiment" / f"{name}.yaml"))
     return dict(config["experiment"])
 
 
 def load(name: str, profile: str, overrides: Sequence[str]) -> Experiment:
-    """Read the experiment `name`. overrides: the user's overrides, for each of its runs. Raises UserError with a
-    one-line message."""
-    command, row = f"experiment={name}", name.removeprefix(f"{ABLATION}_")
-    if row != name:
-        body = _file(ABLATION)
-        if row not in body["ablations"]:
-            raise UserError(f"experiment.only={row}: choose one of {', '.join(body['ablations'])}")
-        body, command = body | body["ablations"][row], f"experiment={ABLATION} experiment.only={row}"
-    else:
-        body = _file(name)
-    setting = [f"setting={body['setting']}_{profile}"] if body.get("setting") else []
+    """Read the experiment `name`, FILE_ROW. overrides: the user's overrides, for each of its runs. Raises UserError
+    with a one-line message."""
+    file = next(file for file in FILES if name.startswith(f"{file}_"))
+    content, row = _file(file), name.removeprefix(f"{file}_")
+    if row not in content["sections"]:
+        raise UserError(f"experiment.only={row}: choose one of {', '.join(content['sections'])}")
+    body = content | content["sections"][row]
+    setting = [] if body["setting"] is None else [f"setting={body['setting']}_{profile}"]
     if profile == "smoke" and setting:
         setting = SMOKE[body["setting"]]
     share = body.get("minutes", 0.0) / len(body["runs"])  # minutes of a run whose plan names none
@@ -125,6 +110,7 @@ def load(name: str, profile: str, overrides: Sequence[str]) -> Experiment:
         reads = dict.fromkeys(found for override in own for found in RUN.findall(override))
         minutes = SMOKE_MINUTES if profile == "smoke" else planned.get("minutes", share)
         runs[str(label)] = Run(own, minutes, tuple((name, runs[name]) for name in reads))
+    command = f"experiment={file} experiment.only={row}"
     return Experiment(name, command, body["title"], body.get("about", ""), runs)
 
 
@@ -204,9 +190,8 @@ def write_section(experiment: Experiment, store: Path, profile: str) -> Section:
     folder.mkdir(parents=True, exist_ok=True)
     published = json.loads((CONFIGS.parent / "experiments" / "papers" / "published.json").read_text())
     folders = {label: run.folder(store) for label, run in experiment.runs.items()}
-    name = ABLATION if experiment.name.startswith(ABLATION) else experiment.name
     try:
-        section = sections.section(name, experiment.title, folders, published, folder)
+        section = sections.section(experiment.name, experiment.title, folders, published, folder)
     except (LookupError, OSError, ValueError) as error:  # a run, an arm, a metric or a file is not there, or is damaged
         reason = f"{type(error).__name__}: {error}"
         raise UserError(f"{experiment.command}: its runs in {store} lack what the figure needs ({reason})") from error

@@ -20,7 +20,7 @@ from analysis.report import Section, Table, claims, markdown, markdown_table, su
 from das.general.files import write_text
 from experiments import planned_runs
 from experiments.planned_runs import Experiment, Run
-from experiments.run.errors import CONFIGS, RunFailed
+from experiments.run.errors import CONFIGS, RunFailed, UserError
 from experiments.run.progress import Progress
 from experiments.run.run_folder import RunFolder, meta
 from experiments.settings.compose import Composed
@@ -31,6 +31,7 @@ PAPERS = {
     "efficient_rollout": "EfficientRollout, arXiv 2606.18967",
     "nemo_rl": "System-integrated speculative decoding (NeMo RL), arXiv 2604.26779",
 }
+CHAPTERS = ("Figures of DAS", "Ablations", "EfficientRollout", "NeMo RL")  # of planned_runs.FILES
 REPLAYED = ": at its own scale, replayed"  # end of the headings of simulated chapters
 MINUTES = {"das": 7.0, "efficient_rollout": 1.0, "nemo_rl": 1.0}  # time of a paper's simulation on 2 cores
 
@@ -74,10 +75,8 @@ def everything(config: RunConfig, overrides: Sequence[str], store: Path) -> None
     replays = {} if profile == "smoke" else replay_runs(config, overrides, progress)
     failed = planned_runs.make([*runs, *replays.values()], store, progress)
     chapters = {
-        "Figures of DAS, real engine": sections_of(experiments, "das_", store, profile, failed),
-        "Ablations, real engine": sections_of(experiments, planned_runs.ABLATION, store, profile, failed),
-        "EfficientRollout, real engine": sections_of(experiments, "efficient_rollout_", store, profile, failed),
-        "NeMo RL, real engine": sections_of(experiments, "nemo_rl_", store, profile, failed),
+        f"{title}, real engine": sections_of(experiments, file, store, profile, failed)
+        for file, title in zip(planned_runs.FILES, CHAPTERS, strict=True)
     }
     for paper, planned in replays.items():
         if planned not in failed:
@@ -106,12 +105,12 @@ def replay_runs(config: RunConfig, overrides: Sequence[str], progress: Progress)
 
 
 def sections_of(
-    experiments: Sequence[Experiment], prefix: str, store: Path, profile: str, failed: Mapping[Run, str]
+    experiments: Sequence[Experiment], file: str, store: Path, profile: str, failed: Mapping[Run, str]
 ) -> list[Section]:
-    """Write the sections of the experiments whose names begin with `prefix`. If a run failed, its section says so."""
+    """Write the sections of the experiments of a file of configs/experiment. If a run failed, its section says so."""
     sections = []
     for experiment in experiments:
-        if not experiment.name.startswith(prefix):
+        if not experiment.name.startswith(f"{file}_"):
             continue
         reasons = [failed[planned] for planned in experiment.runs.values() if planned in failed]
         if reasons:
@@ -194,14 +193,14 @@ def provenance(store: Path, runs: Sequence[Run]) -> str:
 
 def experiment(config: RunConfig, composed: Composed, folder: str) -> None:
     """Do the runs that are missing, then write the section with its figures to outputs/reproduce/NAME/report.html and
-    report.md. The ablations are in one file, and each has its own section.
+    report.md: of one row of a file of configs/experiment, or of all.
 
     Raises RunFailed with the reason of the first run that failed.
     """
-    profile, names = str(config.profile), [composed.choices["experiment"]]
-    if names == [planned_runs.ABLATION]:
-        only = config.experiment.get("only")
-        names = planned_runs.ablations() if only is None else [f"{planned_runs.ABLATION}_{only}"]
+    if not config.experiment:
+        raise UserError(f"experiment=NAME is missing: choose one of {', '.join(planned_runs.FILES)}")
+    profile, file, only = str(config.profile), composed.choices["experiment"], config.experiment["only"]
+    names = planned_runs.names(file) if only is None else [f"{file}_{only}"]
     experiments = [planned_runs.load(name, profile, planned_runs.passed_on(composed.overrides)) for name in names]
     planned_runs.check_runs(experiments)
     progress, store = Progress(0), Path(folder)

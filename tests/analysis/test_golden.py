@@ -39,7 +39,7 @@ from analysis import (
     time_spent,
 )
 from experiments.compare.comparison import arm_changes
-from experiments.planned_runs import ABLATION, Run, load, names
+from experiments.planned_runs import Run, load, names
 
 ROOT = Path(__file__).parents[2]
 GOLDEN = Path(__file__).parent / "golden"
@@ -203,12 +203,11 @@ def of_report(folder: Path) -> Mapping[str, str]:
     for name in names():
         experiment = load(name, "small", [])
         runs = {label: planned(run, folder) for label, run in experiment.runs.items()}
-        key = ABLATION if name.startswith(ABLATION) else name
-        made.append(sections.section(key, experiment.title, runs, PUBLISHED, folder))
+        made.append(sections.section(name, experiment.title, runs, PUBLISHED, folder))
     differs = kept(folder / "differs", ["none", "das"])
     set_rows(differs / "arms" / "das", "other tokens")
     (differs / "result.json").write_text(json.dumps(arms.compare_arms(differs, ["none", "das"])))
-    made.append(sections.section(ABLATION, "Ablation that changes tokens", {"one": differs}, PUBLISHED, folder))
+    made.append(sections.section("ablation_", "Ablation that changes tokens", {"one": differs}, PUBLISHED, folder))
     claims = [each for section in made for each in section.orderings]
     report.write_page(folder / "r.html", "Report", report.summary(claims), ["One run."], None, {"All": made[:2]})
     return {"report.md": report.markdown("Report", "", made), "report.html": without_pictures(folder / "r.html")}

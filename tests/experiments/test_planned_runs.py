@@ -11,7 +11,7 @@ from omegaconf import OmegaConf
 from experiments import planned_runs
 from experiments.arm import resume
 from experiments.planned_runs import Run
-from experiments.run.errors import UserError
+from experiments.run.errors import CONFIGS, UserError
 from experiments.run.progress import Progress
 from experiments.tasks import reproduce
 
@@ -57,20 +57,19 @@ def test_overrides_of_the_runs_are_passed_on() -> None:
 
 def test_a_figure_that_cannot_be_made_is_one_line(tmp_path: Path) -> None:
     """The run left no files: the line names the experiment, and the file that is missing."""
-    with pytest.raises(UserError, match=r"^experiment=das_fig4: its runs in .*No such file.*metrics.jsonl"):
+    with pytest.raises(UserError, match=r"^experiment=das experiment.only=fig4: .*No such file.*metrics.jsonl"):
         planned_runs.write_section(planned_runs.load("das_fig4", "small", []), tmp_path, "small")
 
 
 def test_a_run_that_failed_is_a_line_of_the_report(tmp_path: Path) -> None:
     experiment = planned_runs.load("das_fig4", "small", [])
     failed = {experiment.runs["maths"]: "python run.py: told to fail"}
-    (section,) = reproduce.sections_of([experiment], "das_", tmp_path, "small", failed)
+    (section,) = reproduce.sections_of([experiment], "das", tmp_path, "small", failed)
     assert (section.title, section.setting) == (experiment.title, "FAILED: python run.py: told to fail")
 
 
 def test_unknown_experiment() -> None:
-    with pytest.raises(UserError, match="not in configs/experiment"):
-        planned_runs.load("das_fig99", "small", [])
+    assert {path.stem for path in (CONFIGS / "experiment").glob("*.yaml")} == set(planned_runs.FILES)
     with pytest.raises(UserError, match=r"experiment.only=seeds: choose one of batch, budget"):
         planned_runs.load("ablation_seeds", "small", [])
     assert planned_runs.load("ablation_batch", "small", []).command == "experiment=ablation experiment.only=batch"
