@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from analysis import evaluations, read
+from analysis import read
 from analysis.identity import (
     FINAL,
     METHOD,
@@ -24,7 +24,7 @@ from analysis.identity import (
     first_differences,
     keeps_bits,
 )
-from analysis.metrics import cluster_result, columns, of_arm, summarised, summary
+from analysis.metrics import cluster_result, columns, curves, evaluations, of_arm, summarised, summary
 
 WEIGHTS = {"first": "weights: trained once", "none": "nobody trained"}
 WIDEST_TABLE = 400  # characters; so wide that no table is cut to the width of the terminal
@@ -32,36 +32,36 @@ WIDEST_TABLE = 400  # characters; so wide that no table is cut to the width of t
 
 def compare_arms(folder: Path, names: Sequence[str]) -> dict[str, Any]:
     """Return the content of result.json for the comparison in `folder`. names: the arms; the first is the baseline."""
-    rows = {name: read.metrics(folder / "arms" / name) for name in names}
-    baseline = names[0]
-    settings = {name: read.config(folder / "arms" / name) for name in names}
+    folders = {name: folder / "arms" / name for name in names}
+    rows = {name: read.metrics(path) for name, path in folders.items()}
+    settings = {name: read.config(path) for name, path in folders.items()}
+    baseline, task = names[0], read.config(folder)["task"]
     stock = next((name for name in names if settings[name]["arm"]["method"] == METHOD), None)
-    task = read.config(folder)["task"]
     training = who_trained(task)
     once = training != "all"
-    result: dict[str, Any] = {"baseline": baseline, "arms": {}, "ratio_to_none": {}, "identical": {}}
-    if once:
-        result["trained"] = training
-    if stock is not None:
-        result["ratio_to_stock"] = {}
-    bits = {name: keeps_bits(settings[name]) for name in names}
-    sampled = not task.get("recorded")  # else unmodified vLLM has no text to compare
-    if not all(bits.values()) and sampled:
-        result["distribution"] = {}
-    for name in names:
-        result["arms"][name] = summarised(rows[name])
-        for against, ratios in ((baseline, "ratio_to_none"), (stock, "ratio_to_stock")):
-            if against not in (None, name):
-                compared = ("rollout_s",) if once else ("rollout_s", "step_s")  # only the first arm has whole steps
-                result[ratios][name] = {key: time_ratios(rows[name], rows[against], key) for key in compared}
-        if name != baseline and not bits[name] and sampled:
-            base_folder, own_folder = folder / "arms" / baseline, folder / "arms" / name
-            result["distribution"][name] = compare_distributions(base_folder, own_folder, rows[baseline], rows[name])
-        elif name != baseline and bits[name]:
-            result["identical"][name] = identity_checks(folder, baseline, name, rows[baseline], rows[name], once)
-    curves = {name: evaluations.curves(rows[name]) for name in names if evaluations.evaluations(rows[name])}
+    compared = ("rollout_s",) if once else ("rollout_s", "step_s")  # only the first arm has whole steps
+
+    def ratios(against: str) -> dict[str, Any]:
+        others = [name for name in names if name != against]
+        return {name: {key: time_ratios(rows[name], rows[against], key) for key in compared} for name in others}
+
+    result: dict[str, Any] = {
+        "baseline": baseline,
+        "arms": {name: summarised(rows[name]) for name in names},
+        "ratio_to_none": ratios(baseline),
+        "identical": {},
+    }
+    result |= {"trained": training} if once else {}
+    result |= {} if stock is None else {"ratio_to_stock": ratios(stock)}
+    for name in names[1:]:
+        if keeps_bits(settings[name]):
+            result["identical"][name] = identity_checks(folders[baseline], folders[name], once)
+        elif not task.get("recorded"):  # else unmodified vLLM has no text to compare
+            found = compare_distributions(folders[baseline], folders[name], rows[baseline], rows[name])
+            result.setdefault("distribution", {})[name] = found
     result |= cluster_result([row for name in names for row in rows[name]])
-    return {**result, "eval": curves} if curves else result
+    evaluated = {name: curves(rows[name]) for name in names if evaluations(rows[name])}
+    return {**result, "eval": evaluated} if evaluated else result
 
 
 def who_trained(task: Mapping[str, Any]) -> str:
@@ -93,47 +93,32 @@ def time_ratios(arm_rows: list[dict[str, Any]], baseline_rows: list[dict[str, An
     }
 
 
-def identity_checks(
-    folder: Path,
-    baseline: str,
-    name: str,
-    baseline_rows: list[dict[str, Any]],
-    arm_rows: list[dict[str, Any]],
-    once: bool = False,
-) -> dict[str, bool | int | None]:
-    """Compare the results of two arms. Returns name of a result -> whether its bits are equal at every step.
+def identity_checks(baseline: Path, arm: Path, once: bool = False) -> dict[str, bool | int | None]:
+    """Compare the results of two arms in their folders. Returns name of a result -> whether its bits are equal at every
+    step.
 
     `first_difference` is the first step at which any result differs, or None. once: the arm did not train, so it has no
     losses, gradient norms and optimizer.
     """
-    first = first_differences(arm_rows, baseline_rows, once)
+    first = first_differences(read.metrics(arm), read.metrics(baseline), once)
     checks: dict[str, bool | int | None] = {what: step is None for what, step in first.items()}
-    arm_final, baseline_final = (read.final(folder / "arms" / arm) for arm in (name, baseline))
-    for what in FINAL[:1] if once else FINAL:
-        checks[what] = arm_final[what] == baseline_final[what]
+    final, baseline_final = read.final(arm), read.final(baseline)
+    checks |= {what: final[what] == baseline_final[what] for what in (FINAL[:1] if once else FINAL)}
     checks["first_difference"] = min((step for step in first.values() if step is not None), default=None)
     return checks
 
 
-SHORT_KEY = (  # of short_table
+SHORT_KEY = (  # of the table "short"
     "saved: of none's rollout time. reward: its mean over the first and the last visit of all problems."
 )
 
 
-def short_table(result: Mapping[str, Any]) -> list[list[str]]:
-    """Return the table that a comparison prints at its end, the header first. The page has all numbers (full_table).
+def table(result: Mapping[str, Any], name: str) -> list[list[str]]:
+    """Return a table of a comparison, the header first.
 
-    result: the result of compare_arms.
+    result: the result of compare_arms. name: of metrics.yaml: `comparison` has all numbers, for the page, and `short`
+    those that are printed at the end.
     """
-    return _table("short", result)
-
-
-def full_table(result: Mapping[str, Any]) -> list[list[str]]:
-    """Return the table of a comparison's page, the header first. result: the result of compare_arms."""
-    return _table("comparison", result)
-
-
-def _table(name: str, result: Mapping[str, Any]) -> list[list[str]]:
     header, *cells = columns(name, [of_arm(result, arm) for arm in result["arms"]])
     return [["arm", *header], *([arm, *of_this] for arm, of_this in zip(result["arms"], cells, strict=True))]
 

@@ -13,15 +13,14 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 import numpy as np
-from omegaconf import OmegaConf
 from yaml import YAMLError
 
-from analysis import evaluations, page, read
+from analysis import page, read
 from analysis.arms import aligned
 from analysis.figures import CURVES, draw_panels
 from analysis.identity import EXACT, FINAL, equal
 from analysis.identity import METHOD as STOCK
-from analysis.metrics import SHOWN, columns, of_rows
+from analysis.metrics import SHOWN, columns, evaluations, exact_evaluations, of_rows
 from das.general.files import replacing
 from das.general.side_output import keep_printing
 
@@ -77,27 +76,16 @@ def from_folder(folder: Path) -> Run:
         raise NotARun(f"{folder} has no config.yaml: it is not the folder of a run")
     try:
         rows = read.metrics(folder)
-        config = OmegaConf.to_container(OmegaConf.load(folder / "config.yaml"))
+        config = flatten(read.config(folder))
         final = read.final(folder) if (folder / "final.json").exists() else {}
     except (ValueError, YAMLError) as error:
         raise NotARun(f"{folder} holds a damaged file: {' '.join(str(error).split())}") from None
-    flat_config = flatten(config)
-    run_folder = folder.parent.parent if folder.parent.name == "arms" else folder
-    name = f"{run_folder.name}/{flat_config.get('arm.name', folder.name)}"
-    return Run(name, folder, rows_by_step(rows, folder), flat_config, final)
-
-
-def rows_by_step(rows: list[dict[str, Any]], folder: Path) -> list[dict[str, Any]]:
-    """Return one row for each step, in order. If a resumed run repeated a step, the later row is used.
-
-    folder: the folder that error messages name. Raises NotARun if there are no rows, or if a row has no step.
-    """
+    if not rows:
+        raise NotARun(f"{folder} has no rows: the run has not finished a step yet")
     if not all(isinstance(row.get("step"), int) for row in rows):
         raise NotARun(f"{folder}: metrics.jsonl has a row without a step: the file is damaged")
-    by_step = {int(row["step"]): row for row in rows}
-    if not by_step:
-        raise NotARun(f"{folder} has no rows: the run has not finished a step yet")
-    return [by_step[step] for step in sorted(by_step)]
+    run_folder = folder.parent.parent if folder.parent.name == "arms" else folder
+    return Run(f"{run_folder.name}/{config.get('arm.name', folder.name)}", folder, rows, config, final)
 
 
 def flatten(config: Any, prefix: str = "") -> dict[str, Any]:
@@ -112,21 +100,10 @@ def flatten(config: Any, prefix: str = "") -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Difference:
-    """The differences between a run and the run with which it is compared."""
+    """The differences between a run and the first one."""
 
-    against: str  # name of the run with which the other is compared
-    name: str
     identical: bool | None  # None: nothing differs, but not everything could be compared
     lines: list[str]  # the report, with a line for each quantity
-
-
-def compare(named: Sequence[str], figure: Path | None = None, to_page: Path | None = None) -> list[Difference]:
-    """Compare runs with the first of them.
-
-    named: names of runs, as on the command line. figure: where to draw the curves. to_page: where to write the HTML
-    page of all panels. Prints nothing. Raises NotARun if a name is not a run, or if there are fewer than two runs.
-    """
-    return compare_runs(gather(named), figure, to_page)
 
 
 def gather(named: Sequence[str]) -> list[Run]:
@@ -143,8 +120,9 @@ def gather(named: Sequence[str]) -> list[Run]:
     return runs
 
 
-def compare_runs(runs: Sequence[Run], figure: Path | None = None, to_page: Path | None = None) -> list[Difference]:
-    """Compare runs with the first of them, as `compare` does, after they have been read."""
+def compare(runs: Sequence[Run], figure: Path | None = None, to_page: Path | None = None) -> list[Difference]:
+    """Compare runs with the first of them. figure: where to draw the curves. to_page: where to write the HTML page of
+    all panels."""
     differences = [difference(runs[0], run) for run in runs[1:]]
     rows = {run.name: run.rows for run in runs}
     if figure is not None:
@@ -165,28 +143,32 @@ def difference(base: Run, run: Run) -> Difference:
     for name, extra in ((run.name, sorted(ours.keys() - theirs)), (base.name, sorted(theirs.keys() - ours))):
         if extra:
             lines.append(f"  only in {name}: {len(extra)} steps, {extra[0]} to {extra[-1]}; they are not compared")
-    values = {
+    values: dict[str, list[tuple[int | None, Any, Any]]] = {
         label: [(step, theirs[step].get(key), ours[step].get(key)) for step in common]
         for label, key in {**EXACT, **SHOWN["follows"]}.items()
     }
-    if all(evaluations.evaluations(each.rows) for each in (base, run)):
-        values["evaluations"] = [(s, evaluations.exact(theirs[s]), evaluations.exact(ours[s])) for s in common]
-    found = {label: compare_exactly(of_steps, base, run) for label, of_steps in values.items()}
-    found |= {key: compare_final(key, base, run) for key in FINAL}
+    if all(evaluations(each.rows) for each in (base, run)):
+        values["evaluations"] = [(s, exact_evaluations(theirs[s]), exact_evaluations(ours[s])) for s in common]
+    values |= {key: [(None, base.final.get(key), run.final.get(key))] for key in FINAL}
+    found = {label: compare_exactly(pairs, base, run) for label, pairs in values.items()}
     lines += [f"  {label.replace('_', ' '):<24s} {text}" for label, (_, text) in found.items()]
     for label, key in SHOWN["measured"].items():
         lines.append(f"  {label:<24s} {ratio([(theirs[s].get(key), ours[s].get(key)) for s in common])}")
-    lines += config_lines(base, run)
+    changed = changed_settings(base, run)
+    more = f" and {len(changed) - MAX_CONFIG_KEYS} more" if len(changed) > MAX_CONFIG_KEYS else ""
+    named = ", ".join(f"{key} ({a}, {b})" for key, (a, b) in list(changed.items())[:MAX_CONFIG_KEYS])
+    lines += [f"  configs differ in {named}{more}"] if changed else []
     verdicts = [verdict for verdict, _ in found.values()]
     whole = None not in verdicts and len(common) == len(ours) == len(theirs)
     identical = False if False in verdicts else True if whole else None
+    data = ", ".join(f"{key} {a} and {b}" for key, (a, b) in changed.items() if key.startswith("data."))
     if reason := other_tokens(base, run):
         identical, answer = None, f"not expected  ({between}: {reason})"
-    elif identical is not True and (data := data_differences(base, run)):
+    elif identical is not True and data:
         identical, answer = None, f"not comparable  ({run.name} and {base.name} ran on different data: {data})"
     else:
         answer = f"{ANSWERS[identical]}  ({between})"
-    return Difference(base.name, run.name, identical, [*lines, f"identical: {answer}"])
+    return Difference(identical, [*lines, f"identical: {answer}"])
 
 
 def other_tokens(*runs: Run) -> str:
@@ -196,17 +178,21 @@ def other_tokens(*runs: Run) -> str:
     return "engine.exact=distribution" if any(run.config.get("engine.exact") == "distribution" for run in runs) else ""
 
 
-def compare_exactly(values: Sequence[tuple[int, Any, Any]], base: Run, run: Run) -> tuple[bool | None, str]:
-    """Return whether a quantity is bit-identical at every step (None: not recorded), and the verdict in words.
+def compare_exactly(values: Sequence[tuple[int | None, Any, Any]], base: Run, run: Run) -> tuple[bool | None, str]:
+    """Return whether a quantity is bit-identical everywhere (None: not recorded), and the verdict in words.
 
-    values: (step, value of the base, value of the run). NaN equals NaN, but the words mention it.
+    values: (step, value of the base, value of the run); step None: the end of the runs. NaN equals NaN, but the words
+    mention it.
     """
+    at_end = [step for step, *_ in values] == [None]
     absent = [each.name for each, column in ((base, 1), (run, 2)) if all(value[column] is None for value in values)]
     if absent:
-        return None, f"not recorded in {' and '.join(absent)}"
+        why = ": it has not finished, or did not train" if at_end else ""
+        return None, f"not recorded in {' and '.join(absent)}{why}"
     for step, base_value, run_value in values:
         if not equal(base_value, run_value):
-            return False, f"first difference at step {step} ({shown(base_value)}, {shown(run_value)})"
+            where = "differ" if at_end else f"first difference at step {step}"
+            return False, f"{where} ({shown(base_value)}, {shown(run_value)})"
     not_finite = [step for step, value, _ in values if isinstance(value, float) and not math.isfinite(value)]
     return True, "identical" + (f", but not finite from step {not_finite[0]} on" if not_finite else "")
 
@@ -214,17 +200,6 @@ def compare_exactly(values: Sequence[tuple[int, Any, Any]], base: Run, run: Run)
 def shown(value: Any) -> str:
     """Return a value as text with all its digits, or the first 8 characters of a digest."""
     return "nothing" if value is None else value[:8] if isinstance(value, str) else repr(value)
-
-
-def compare_final(key: str, base: Run, run: Run) -> tuple[bool | None, str]:
-    """Return whether a digest at the end of both runs is equal (None: not recorded), and the verdict in words."""
-    absent = [each.name for each in (base, run) if key not in each.final]
-    if absent:
-        why = "it has not finished, or did not train"
-        return None, f"not recorded in {' and '.join(absent)}: {why}"
-    if base.final[key] == run.final[key]:
-        return True, "identical"
-    return False, f"differ ({shown(base.final[key])}, {shown(run.final[key])})"
 
 
 def ratio(values: Sequence[tuple[Any, Any]]) -> str:
@@ -236,32 +211,17 @@ def ratio(values: Sequence[tuple[Any, Any]]) -> str:
     return f"{run_mean:.3g} against {base_mean:.3g}" + (f", ratio {run_mean / base_mean:.3f}" if base_mean else "")
 
 
-def config_lines(base: Run, run: Run) -> list[str]:
-    """Return one line that names the config keys in which two runs differ, or no line if none differs."""
+def changed_settings(base: Run, run: Run) -> dict[str, tuple[Any, Any]]:
+    """Return dotted key -> both values, of the settings in which two runs differ."""
     keys = sorted(base.config.keys() | run.config.keys())
-    differing = [key for key in keys if base.config.get(key) != run.config.get(key)]
-    if not differing:
-        return []
-    named = [f"{key} ({base.config.get(key)}, {run.config.get(key)})" for key in differing[:MAX_CONFIG_KEYS]]
-    more = f" and {len(differing) - MAX_CONFIG_KEYS} more" if len(differing) > MAX_CONFIG_KEYS else ""
-    return [f"  configs differ in {', '.join(named)}{more}"]
-
-
-def data_differences(base: Run, run: Run) -> str:
-    """Return in words in which settings of their data two runs differ; "" if in none, or if one recorded none."""
-    keys = sorted(key for key in base.config.keys() & run.config.keys() if key.startswith("data."))
-    return ", ".join(f"{k} {base.config[k]} and {run.config[k]}" for k in keys if base.config[k] != run.config[k])
+    both = {key: (base.config.get(key), run.config.get(key)) for key in keys}
+    return {key: (a, b) for key, (a, b) in both.items() if a != b}
 
 
 def run_table(runs: Sequence[Run]) -> list[list[str]]:
     """Return a header and a line for each run."""
     header, *cells = columns("runs", [of_rows(run.rows) for run in runs])
     return [["run", *header], *([run.name, *of_run] for run, of_run in zip(runs, cells, strict=True))]
-
-
-def changed(folder: Path) -> float:
-    """Return when a run's newest file was written, in seconds since the epoch."""
-    return max((file.stat().st_mtime for file in folder.iterdir()), default=folder.stat().st_mtime)
 
 
 class _Parser(ArgumentParser):
@@ -283,8 +243,9 @@ def main() -> None:
     arguments = parser.parse_args()
     try:
         runs = gather(arguments.runs)
-        figure = arguments.figure or max((run.folder for run in runs), key=changed) / "curves.png"
-        differences = compare_runs(runs, figure, arguments.page)
+        newest = max((run.folder for run in runs), key=lambda folder: (folder / "metrics.jsonl").stat().st_mtime)
+        figure = arguments.figure or newest / "curves.png"
+        differences = compare(runs, figure, arguments.page)
     except NotARun as error:
         parser.error(str(error))
     except OSError as error:

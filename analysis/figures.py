@@ -1,7 +1,12 @@
 """The figures of comparisons and single tasks, the panels of pages, and the style that all figures share. Its colours
-are colour-blind safe (Okabe-Ito)."""
+are colour-blind safe (Okabe-Ito).
+
+`python -m analysis.figures` draws all figures of docs/ from the measurements in docs/benchmarks/data/, each with its
+command, commit and date.
+"""
 
 import itertools
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
@@ -11,11 +16,11 @@ from typing import Any, BinaryIO, TextIO
 import matplotlib
 import matplotlib.pyplot as plt
 import numpy as np
+from matplotlib.axes import Axes
 from numpy.typing import NDArray
 
 from analysis import read
-from analysis.evaluations import PREFIX, draw_accuracy, evaluations, points
-from analysis.metrics import SHOWN
+from analysis.metrics import SHOWN, curves, evaluations
 from das.general.files import replacing
 
 matplotlib.use("Agg")
@@ -55,6 +60,13 @@ def colours_of(names: Sequence[str]) -> dict[str, str]:
     others = [c for arm, c in COLOURS.items() if arm not in names and c not in reserved]
     free = itertools.cycle([*others, *OTHER_COLOURS, *reserved])
     return {name: COLOURS[name] if name in COLOURS else next(free) for name in names}
+
+
+def style(name: str, order: int) -> dict[str, Any]:
+    """Return the options of an arm's curve among others that may be equal: later arms are dashed and thinner, because
+    they would hide each other."""
+    dashes = "-" if order == 0 else (0, (4, 2 + order))
+    return {"color": colour(name), "linewidth": max(1.0, 3.0 - 1.2 * order), "linestyle": dashes}
 
 
 @contextmanager
@@ -127,38 +139,39 @@ def draw_time_and_reward(rows: Mapping[str, Sequence[dict[str, Any]]], path: Pat
             time_axes.plot(numbers, means[name], color=colour(name), label=name, linewidth=2)
         if len(names) > 1:
             slow, fast = (sum(row["rollout_s"] for row in rows[name]) for name in (names[0], names[-1]))
-            time_axes.fill_between(
-                numbers,
-                means[names[0]],
-                means[names[-1]],
-                color=colour(names[-1]),
-                alpha=0.18,
-                label=f"{1 - fast / slow:.0%} saved" if fast < slow else f"{fast / slow - 1:.0%} lost",
-            )
+            saved = f"{1 - fast / slow:.0%} saved" if fast < slow else f"{fast / slow - 1:.0%} lost"
+            area = {"color": colour(names[-1]), "alpha": 0.18, "label": saved}
+            time_axes.fill_between(numbers, means[names[0]], means[names[-1]], **area)
         for order, (name, steps) in enumerate((name, rows[name]) for name in names):
-            # Later arms are dashed and thinner, because equal curves would hide each other.
             rewarded = [row["reward"] is not None for row in steps]
             minutes = np.cumsum([row.get("step_s", row["rollout_s"]) for row in steps]) / 60
             rewards = smoothed([row["reward"] for row in steps if row["reward"] is not None])
-            thick = max(1.0, 3.0 - 1.2 * order)
-            dashes: Any = "-" if order == 0 else (0, (4, 2 + order))
             total = round(60 * float(minutes[-1]))
             ended = f"{name}, {total // 60}:{total % 60:02d}" if total >= 60 else f"{name}, {total} s"
-            reward_axes.plot(
-                *(minutes[rewarded], rewards), color=colour(name), label=ended, linewidth=thick, linestyle=dashes
-            )
+            reward_axes.plot(minutes[rewarded], rewards, label=ended, **style(name, order))
             reward_axes.plot(minutes[rewarded][-1:], rewards[-1:], "o", color=colour(name), markersize=5)
         for order, name in enumerate(evaluated):
-            draw_accuracy(more[0], rows[name], colour(name), name, order)
-        time_axes.set(
-            xlabel="training step",
-            ylabel="seconds per step",
-            ylim=(0, None),
-            title=f"Rollout time, mean of {SMOOTH} steps",
-        )
+            draw_accuracy(more[0], rows[name], name, order)
+        title = f"Rollout time, mean of {SMOOTH} steps"
+        time_axes.set(xlabel="training step", ylabel="seconds per step", ylim=(0, None), title=title)
         reward_axes.set(xlabel="minutes", ylabel="reward", ylim=(0, 1), title=f"Reward, mean of {SMOOTH} steps")
         for axes in (time_axes, reward_axes):
             axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.18), ncols=4)  # below, where no curve is
+
+
+def draw_accuracy(axes: Axes, rows: Sequence[dict[str, Any]], name: str, order: int) -> None:
+    """Draw an arm's pass@1 with its interval, and as a dotted line its pass@k of the largest k. order: the arm's
+    index."""
+    found = curves(rows)
+    largest = max(found["pass_at_k"], key=int)
+    axes.plot(found["step"], found["pass_at_1"], label=name, **style(name, order))
+    low, high = zip(*found["interval"]["1"], strict=True)
+    axes.fill_between(found["step"], low, high, color=colour(name), alpha=0.1, linewidth=0)
+    title = "Held-out pass@1 (95 %)"
+    if largest != "1":
+        axes.plot(found["step"], found["pass_at_k"][largest], color=colour(name), linewidth=1, linestyle=(0, (1, 2)))
+        title += f"; dotted: pass@{largest}"
+    axes.set(xlabel="training step", ylabel="share of problems", ylim=(0, 1), title=title)
 
 
 def draw_live_requests(lines: Mapping[str, tuple[Sequence[float], Sequence[int]]], step: int, path: Path) -> None:
@@ -181,35 +194,23 @@ def budget_figure(arm: Path, name: str, step: int, path: Path) -> None:
     """
     line = read.timeline(arm, step)
     live, tokens, emitted = (np.array(line[key], float) for key in ("step_live", "step_tokens", "step_emitted"))
+    measured, predicted = (np.array(line.get(key, []), float) * 1e3 for key in ("pass_measured_s", "pass_predicted_s"))
+    counts = {
+        "live requests": (live, COLOURS["none"]),
+        "drafted tokens per request": ((tokens - live) / live, colour(name)),
+        "accepted tokens per request": (np.maximum(emitted - live, 0) / live, OTHER_COLOURS[0]),
+    }
     with figure(path, 2, (11, 3.6)) as (tokens_axes, time_axes):
-        tokens_axes.step(line["step_time_s"], live, where="post", color=COLOURS["none"], label="live requests")
-        tokens_axes.step(
-            line["step_time_s"],
-            (tokens - live) / live,
-            where="post",
-            color=colour(name),
-            label="drafted tokens per request",
-        )
-        accepted = np.maximum(emitted - live, 0) / live
-        tokens_axes.step(
-            line["step_time_s"], accepted, where="post", color=OTHER_COLOURS[0], label="accepted tokens per request"
-        )
-        tokens_axes.set(
-            xlabel="time in rollout (s)", ylim=(0, None), title=f"{name}: budget in the rollout of step {step}"
-        )
-        tokens_axes.legend()
-        measured = np.array(line.get("pass_measured_s", []), float) * 1e3
+        for label, (values, color) in counts.items():
+            tokens_axes.step(line["step_time_s"], values, where="post", color=color, label=label)
+        tokens_axes.set(xlabel="time in rollout (s)", title=f"{name}: budget in the rollout of step {step}")
         time_axes.plot(measured, ".", markersize=3, color=COLOURS["none"], label="measured")
-        time_axes.plot(
-            np.array(line.get("pass_predicted_s", []), float) * 1e3, color=colour(name), linewidth=1, label="predicted"
-        )
-        time_axes.set(
-            xlabel="decode pass",
-            ylabel="time of a pass (ms)",
-            ylim=(0, None),
-            title="Time of each pass, and the budget's prediction",
-        )
-        time_axes.legend()
+        time_axes.plot(predicted, color=colour(name), linewidth=1, label="predicted")
+        time_axes.set(xlabel="decode pass", ylabel="time of a pass (ms)")
+        time_axes.set(title="Time of each pass, and the budget's prediction")
+        for axes in (tokens_axes, time_axes):
+            axes.set(ylim=(0, None))
+            axes.legend()
 
 
 Array = NDArray[np.float64]
@@ -219,12 +220,11 @@ def evaluate_figure(result: Mapping[str, Any], path: Path) -> None:
     """Draw, for task=evaluate, pass@k with its interval, and how many responses to each problem are right. result: the
     content of result.json."""
     ks = [int(k) for k in result["pass_at_k"]]
-    values = list(result["pass_at_k"].values())
+    means, low, high = (
+        np.array([each[key] for each in result["pass_at_k"].values()]) for key in ("mean", "low", "high")
+    )
     with figure(path, 2, (10, 3.6)) as (curve, histogram):
-        means = [value["mean"] for value in values]
-        below = [value["mean"] - value["low"] for value in values]
-        above = [value["high"] - value["mean"] for value in values]
-        curve.errorbar(ks, means, [below, above], color=COLOURS["das"], marker="o", capsize=4)
+        curve.errorbar(ks, means, [means - low, high - means], color=COLOURS["das"], marker="o", capsize=4)
         curve.set_xscale("log", base=2)
         curve.set_xticks(ks, [str(k) for k in ks])
         curve.set(xlabel="k", ylabel="pass@k", ylim=(0, 1), title="At least one of k responses is right (95 %)")
@@ -300,7 +300,7 @@ def draw_panels(
         for panel, chart in zip(panels, axes.flat, strict=False):
             for order, (name, rows) in enumerate(runs.items()):
                 for rank, metric in enumerate(panel.metrics):
-                    found = _points(rows, metric)
+                    found = points(rows, metric)
                     if not found:
                         continue
                     chart.plot(
@@ -323,7 +323,37 @@ def draw_panels(
         axes.flat[0].figure.legend(handles, labels, loc="outside upper center", ncols=min(6, max(1, len(labels))))
 
 
-def _points(rows: Sequence[Mapping[str, Any]], metric: str) -> list[tuple[int, float]]:
-    if metric.startswith(PREFIX):
-        return points(rows, metric)
-    return [(row["step"], row[metric]) for row in rows if isinstance(row.get(metric), int | float)]
+def points(rows: Sequence[Mapping[str, Any]], metric: str) -> list[tuple[int, float]]:
+    """Return (step, value) pairs of a metric; of eval/pass_at_1, and of eval/pass_at_k for the largest k of all
+    evaluations."""
+    if not metric.startswith("eval/"):
+        return [(row["step"], row[metric]) for row in rows if isinstance(row.get(metric), int | float)]
+    found = curves(rows)
+    largest = max(found["pass_at_k"], key=int, default="")
+    values = found["pass_at_1"] if metric == "eval/pass_at_1" else found["pass_at_k"].get(largest, [])
+    return list(zip(found["step"], values, strict=True))
+
+
+# ---- of the docs ----
+
+DOCS = Path(__file__).parents[1] / "docs"
+# Names as W&B has them: transformers puts train/ before each of TRL's.
+IN_WANDB = tuple(
+    Panel(f"train/{name}", unit, (f"train/{name}",))
+    for name, unit in (("das/rollout_s", "s"), ("das/tokens_per_pass", "tokens"), ("reward", "mean reward"))
+)
+
+
+def main(to: Path = DOCS) -> None:
+    """Draw rollout_and_reward.png, live_requests.png and wandb_panel.png into the folder `to`."""
+    data = DOCS / "benchmarks" / "data"
+    kept = json.loads((data / "default_experiment.json").read_text())
+    draw_time_and_reward(kept["rows"], to / "rollout_and_reward.png")
+    lines = {name: (line["time_s"], line["live"]) for name, line in kept["live"].items()}
+    draw_live_requests(lines, kept["live_step"], to / "live_requests.png")
+    with replacing(to / "wandb_panel.png") as file:
+        draw_panels(json.loads((data / "wandb_panel.json").read_text())["runs"], IN_WANDB, file)
+
+
+if __name__ == "__main__":
+    main()

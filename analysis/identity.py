@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from analysis import evaluations, read
-from analysis.metrics import SHOWN
+from analysis import read
+from analysis.metrics import SHOWN, evaluations, exact_evaluations
 
 EXACT: dict[str, str] = SHOWN["exact"]  # name in result.json -> field of a row of metrics.jsonl
 OF_ROLLOUTS = ("completions", "rewards")  # of these, what an arm has that does not train (task.train_once)
@@ -40,8 +40,10 @@ def first_differences(rows: Rows, others: Rows, once: bool = False) -> dict[str,
         field = EXACT[name]
         pairs = zip(rows, others, strict=True)
         found[name] = next((row["step"] for row, other in pairs if not equal(row[field], other[field])), None)
-    if evaluations.evaluations(rows) or evaluations.evaluations(others):
-        found["eval"] = evaluations.first_difference(rows, others)
+    if evaluations(rows) or evaluations(others):
+        ours, theirs = ({each[0]: each for row in run for each in exact_evaluations(row)} for run in (rows, others))
+        steps = sorted({*ours, *theirs})
+        found["eval"] = next((step for step in steps if ours.get(step) != theirs.get(step)), None)
     return found
 
 

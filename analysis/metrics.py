@@ -1,5 +1,5 @@
-"""The metrics of a training step: one table (metrics.yaml) for W&B, result.json, tables, panels and the docs; and the
-columns of tables about arms and runs."""
+"""The metrics of a training step: one table (metrics.yaml) for W&B, result.json, tables, panels and the docs; columns
+of tables about arms and runs; and the accuracy on held-out problems, the entry `eval` of rows of metrics.jsonl."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -57,17 +57,30 @@ def visits(rows: Sequence[Mapping[str, Any]], metric: str) -> dict[str, float | 
     return {"first_visit": summary(whole[0])["mean"], "last_visit": summary(whole[-1])["mean"]}
 
 
-def summarised(rows: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
-    """Summarise an arm's metrics over its steps, those of METRICS that result.json has and that the rows have."""
-    summaries: dict[str, dict[str, Any]] = {}
+def of_rows(rows: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
+    """Return the numbers of all METRICS that rows have. Rows without a number do not count."""
+    numbers: dict[str, dict[str, Any]] = {}
     for metric in METRICS:
-        if metric.result and any(metric.name in row for row in rows):
-            values = [row.get(metric.name, 0.0) for row in rows]
-            summaries[metric.name] = summary(values) | (visits(rows, metric.name) if metric.visits else {})
-        if metric.overall and all(name in row for row in rows for name in metric.overall):
-            above, below = (sum(row[name] for row in rows) for name in metric.overall)
-            summaries.setdefault(metric.name, {})["overall"] = above / below
-    return summaries
+        found: dict[str, Any] = {}
+        if any(metric.name in row for row in rows):
+            found = summary([row[metric.name] for row in rows if _has(row, metric.name)])
+            found |= visits(rows, metric.name) if metric.visits else {}
+        if both := [row for row in rows if metric.overall and _has(row, *metric.overall)]:
+            above, below = (sum(row[name] for row in both) for name in metric.overall)
+            found["overall"] = above / below if below else None
+        if found:
+            numbers[metric.name] = found
+    return numbers
+
+
+def _has(row: Mapping[str, Any], *names: str) -> bool:
+    return all(isinstance(row.get(name), int | float) for name in names)
+
+
+def summarised(rows: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
+    """Return those numbers of an arm's rows that result.json has."""
+    kept = {metric.name for metric in METRICS if metric.result or metric.overall}
+    return {name: numbers for name, numbers in of_rows(rows).items() if name in kept}
 
 
 def timeless(rows: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
@@ -152,21 +165,26 @@ def of_arm(result: Mapping[str, Any], name: str) -> dict[str, dict[str, Any]]:
     return numbers
 
 
-def of_rows(rows: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
-    """Return the numbers of all METRICS that rows have. Rows without a number do not count."""
-    numbers: dict[str, dict[str, Any]] = {}
-    for metric in METRICS:
-        values = [row[metric.name] for row in rows if _is_number(row.get(metric.name))]
-        found = summary(values) if values else {}
-        if values and metric.visits:
-            found |= visits(rows, metric.name)
-        both = [row for row in rows if metric.overall and all(_is_number(row.get(name)) for name in metric.overall)]
-        if both:
-            above, below = (sum(row[name] for row in both) for name in metric.overall)
-            found["overall"] = above / below if below else None
-        numbers[metric.name] = found
-    return numbers
+# ---- accuracy on held-out problems ----
+
+EXACT = ("step", "pass_at_k", "completions_digest")  # fields that drafts must not change by one bit
 
 
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float)
+def evaluations(rows: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """Return the evaluations of a run, by step."""
+    return [evaluation for row in rows for evaluation in row.get("eval", [])]
+
+
+def exact_evaluations(row: Mapping[str, Any]) -> list[list[Any]]:
+    """Return what drafts must not change of each evaluation in a row."""
+    return [[each[key] for key in EXACT] for each in row.get("eval", [])]
+
+
+def curves(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Return name -> list with an item for each evaluation: step, pass_at_1, and pass_at_k with its interval for each k
+    (text, smallest first) that all evaluations have. A resumed run may have changed the setting eval.k."""
+    found = evaluations(rows)
+    ks = [k for k in found[0]["pass_at_k"] if all(k in each["pass_at_k"] for each in found)] if found else []
+    return {key: [each[key] for each in found] for key in ("step", "pass_at_1", "eval_s")} | {
+        key: {k: [each[key][k] for each in found] for k in ks} for key in ("pass_at_k", "interval")
+    }

@@ -12,7 +12,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from matplotlib.axes import Axes
 
 from analysis import read, time_spent
-from analysis.arms import full_table, headline, verdict_lines
+from analysis.arms import headline, table, verdict_lines
 from analysis.figures import COLOURS, PANELS, draw_panels, figure
 from das.general.files import write_text
 
@@ -85,18 +85,17 @@ def write_comparison(
     """
     files = [["file", "content"], *([name, words] for name, words in FILES.items() if any(path.parent.glob(name)))]
     large, *small = (picture(figure, figure.stem.replace("_", " ")) for figure in figures)
+    lines, numbers = verdict_lines(result), list(zip(*table(result, "comparison"), strict=True))
+    tested = [line for line in lines if "compared in distribution" in line]
     parts: list[Part] = [
-        *(("text", _facts(path.parent)), large),
-        *(("chapter", "All numbers"), ("table", list(zip(*full_table(result), strict=True))), ("text", MEANINGS)),
+        *(("text", _facts(path.parent)), large, ("list", tested)),
+        *(("chapter", "All numbers"), ("table", numbers), ("text", MEANINGS)),
         *_spent(result.get("time_spent", {})),
         *(("fold", "Requests and budgets, pass by pass"), *small, *_replayed(result.get("replay_error", {})), FOLDED),
         *(("fold", "Curves of all metrics"), *_panels(runs), FOLDED),
         *(("chapter", "Files of this folder"), ("files", files)),
     ]
-    lines = verdict_lines(result)
-    tested = [line for line in lines if "compared in distribution" in line]
-    box = [line for line in lines if line not in tested]
-    write(path, headline(result), box, [*parts[:2], ("list", tested), *parts[2:]])
+    write(path, headline(result), [line for line in lines if line not in tested], parts)
 
 
 def _facts(folder: Path) -> str:
@@ -130,7 +129,10 @@ def _panels(runs: Mapping[str, Sequence[Mapping[str, Any]]]) -> list[Part]:
     return [("svg", svg[svg.index("<svg") :])]
 
 
-HEADER = ("drafts", "rollout (s)", "change", "range of change", "step (s)", "change", "tokens per pass")
+ADVICE = (  # columns: header, and the cell of an arm
+    *(("rollout (s)", "{rollout_s:.1f}"), ("change", "{rollout_change:+.1%}"), ("range of change", "{range}")),
+    *(("step (s)", "{step_s:.1f}"), ("change", "{step_change:+.1%}"), ("tokens per pass", "{tokens_per_pass:.2f}")),
+)
 
 
 def write_advice(
@@ -150,16 +152,7 @@ def write_advice(
     stands for.
     """
     rows = [
-        [
-            name,
-            f"{row['rollout_s']:.1f}",
-            f"{row['rollout_change']:+.1%}",
-            span(row).lstrip(", "),
-            f"{row['step_s']:.1f}",
-            f"{row['step_change']:+.1%}",
-            f"{row['tokens_per_pass']:.2f}",
-        ]
-        for name, row in arms.items()
+        [name, *(cell.format(**row, range=span(row).lstrip(", ")) for _, cell in ADVICE)] for name, row in arms.items()
     ]
     notes = [
         "The range is the change if drafted tokens cost 30 % less or 30 % more than the times of passes say. It does "
@@ -167,7 +160,8 @@ def write_advice(
         "suffix-like is this project's drafter at suffix decoding's settings.",
         "A step is the rollout and the rest of the training step, which speculation does not change.",
     ]
-    parts: list[Part] = [("list", facts), ("table", (HEADER, *rows)), *(("text", note) for note in notes)]
+    table = (["drafts", *(header for header, _ in ADVICE)], *rows)
+    parts: list[Part] = [("list", facts), ("table", table), *(("text", note) for note in notes)]
     parts += [_picture(_bars, arms), _picture(_live_requests, timelines, scale), _picture(_speedup, curve)]
     write(path, "Will speculation pay for these rollouts?", answers, parts, width=60)
 

@@ -5,13 +5,14 @@
 
 import itertools
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from analysis import page
+from analysis.figures import colours_of, figure
 
 CLOSE = 1.5  # a size is met if ours and the paper's differ by at most this factor
 HEADER = ("claim", "paper", "ours", "ours / paper", "verdict", "evidence from our runs")
@@ -22,9 +23,9 @@ MET, NOT_MET, UNDECIDED, NO_SIZE = "order and size met", "NOT MET", "cannot tell
 class Size:
     """The paper's value of a claimed quantity and ours, in `unit`; None where one is not known."""
 
-    paper: float | None
-    ours: float | None
-    unit: str
+    paper: float | None = None
+    ours: float | None = None
+    unit: str = ""
 
     @property
     def ratio(self) -> float | None:
@@ -36,47 +37,45 @@ class Size:
 class Ordering:
     """A claim that our runs should confirm: one that a paper's figure makes, or the claim that arms train identically.
 
-    met: whether our runs confirm the claim; None if they cannot decide. evidence: the numbers behind the verdict. size:
-    None if the paper gives no number.
+    met: whether our runs confirm the claim; None if they cannot decide. evidence: the numbers behind the verdict.
     """
 
     claim: str
     met: bool | None
     evidence: str
-    size: Size | None = None
+    size: Size = Size()
 
     def __str__(self) -> str:
-        numbers = f"paper {self.cells[1]}, ours {self.cells[2]}; " if self.ratio is not None else ""
+        numbers = f"paper {self.cells[1]}, ours {self.cells[2]}; " if self.size.ratio is not None else ""
         return f"{self.verdict}: {self.claim} ({numbers}{self.evidence})"
-
-    @property
-    def ratio(self) -> float | None:
-        """Our value divided by the paper's; None if one of them is not known."""
-        return self.size.ratio if self.size else None
 
     @property
     def size_met(self) -> bool | None:
         """Whether the order is met and our value is within a factor of CLOSE of the paper's; None without values."""
-        if self.ratio is None or self.met is None:
+        if self.size.ratio is None or self.met is None:
             return None
-        return self.met and 1 / CLOSE <= self.ratio <= CLOSE
+        return self.met and 1 / CLOSE <= self.size.ratio <= CLOSE
 
     @property
     def verdict(self) -> str:
         """The verdict in words."""
         if not self.met:
             return UNDECIDED if self.met is None else NOT_MET
-        if self.ratio is None:
+        if self.size.ratio is None:
             return NO_SIZE
-        return MET if self.size_met else f"order met, size {self.ratio:.2g} times the paper's"
+        return MET if self.size_met else f"order met, size {self.size.ratio:.2g} times the paper's"
 
     @property
     def cells(self) -> list[str]:
         """The cells of the claim's row, for the columns of HEADER."""
-        size = self.size or Size(None, None, "")
+        size, ratio = self.size, self.size.ratio
         shown = ["" if value is None else f"{value:.3g}{size.unit}" for value in (size.paper, size.ours)]
-        ratio = "" if self.ratio is None else f"{self.ratio:.2f}"
-        return [self.claim, *shown, ratio, self.verdict, self.evidence]
+        return [self.claim, *shown, "" if ratio is None else f"{ratio:.2f}", self.verdict, self.evidence]
+
+
+def percent(share: float) -> str:
+    """Return a share as a percentage with one decimal."""
+    return f"{100 * share:.1f} %"
 
 
 def summary(orderings: Sequence[Ordering]) -> list[str]:
@@ -117,6 +116,11 @@ class Table:
     rows: Sequence[Sequence[str]]
 
 
+def by_columns(columns: Mapping[str, Sequence[str]]) -> Table:
+    """Return a table. columns: header -> its cells."""
+    return Table(list(columns), list(zip(*columns.values(), strict=True)))
+
+
 @dataclass(frozen=True)
 class Section:
     """One section of a report: a figure or table of the paper, or an ablation."""
@@ -125,34 +129,28 @@ class Section:
     setting: str  # a description of our run
     lines: Sequence[Line] = ()
     differs: str = ""  # differences from the paper's result, and the reason that we suppose
-    figures: Sequence[str] = field(default=())  # paths of PNG files, relative to the report
+    figures: Sequence[str] = ()  # paths of PNG files, relative to the report
     table: Table | None = None
     orderings: Sequence[Ordering] = ()
     more_tables: Sequence[Table] = ()
 
     def tables(self) -> list[Table]:
-        """The tables that the section shows: its `lines` without empty columns, `table`, `more_tables`, and its
-        orderings."""
-        tables = []
-        if self.lines:
-            rows = [[x.what, x.plotted, x.claimed, x.replay, x.engine] for x in self.lines]
-            header = ["", "paper (plotted)", "paper (claimed)", "ours (replay)", "ours (real engine, small policy)"]
-            filled = [i for i in range(5) if i == 0 or any(row[i] for row in rows)]
-            tables.append(Table([header[i] for i in filled], [[row[i] for i in filled] for row in rows]))
-        if self.table:
-            tables.append(self.table)
-        tables += self.more_tables
-        if self.orderings:
-            tables.append(claims(self.orderings))
-        return tables
+        """The tables that the section shows: its `lines`, `table`, `more_tables`, and its orderings."""
+        header = ("", "paper (plotted)", "paper (claimed)", "ours (replay)", "ours (real engine, small policy)")
+        lines = [filled(header, [list(vars(line).values()) for line in self.lines])] if self.lines else []
+        own = [self.table] if self.table else []
+        return [*lines, *own, *self.more_tables, *([claims(self.orderings)] if self.orderings else [])]
 
 
 def claims(orderings: Sequence[Ordering]) -> Table:
-    """Return the table of claims: the paper's value, ours, their ratio and the verdict. A column that would be empty is
-    left out."""
-    rows = [each.cells for each in orderings]
-    filled = [i for i in range(len(HEADER)) if any(row[i] for row in rows)]
-    return Table([HEADER[i] for i in filled], [[row[i] for i in filled] for row in rows])
+    """Return the table of claims: the paper's value, ours, their ratio and the verdict."""
+    return filled(HEADER, [each.cells for each in orderings])
+
+
+def filled(header: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:
+    """Return a table without the columns that would be empty. The first column stays."""
+    kept = [i for i in range(len(header)) if i == 0 or any(row[i] for row in rows)]
+    return Table([header[i] for i in kept], [[row[i] for i in kept] for row in rows])
 
 
 def markdown(title: str, preface: str, sections: Sequence[Section]) -> str:
@@ -210,8 +208,6 @@ def curves(path: Path, lines: Mapping[str, tuple[Any, Any]], x: str, y: str, tit
 
     lines: name -> (xs, ys). A curve whose name ends in "(paper)" is dashed. x, y: the labels of the axes.
     """
-    from analysis.figures import colours_of, figure  # here, because matplotlib takes a second and few callers draw
-
     pairs = {name: name.removesuffix(" (paper)") for name in lines}  # a curve and the paper's of that name: one colour
     colour = colours_of(list(dict.fromkeys(pairs.values())))
     styles = itertools.cycle(["-", (0, (6, 2)), (0, (3, 1, 1, 1)), (0, (1, 1))])
@@ -224,15 +220,4 @@ def curves(path: Path, lines: Mapping[str, tuple[Any, Any]], x: str, y: str, tit
         if all(np.min(ys) >= 0 for _, ys in lines.values()):
             axes.set_ylim(bottom=0)
         axes.figure.legend(loc="outside right upper", fontsize=9)  # beside the curves, which may leave no room
-    return path.name
-
-
-def points(path: Path, xs: Any, ys: Any, x: str, y: str, title: str) -> str:
-    """Draw points, and the line on which both coordinates are equal. Returns the file's name."""
-    from analysis.figures import COLOURS, figure
-
-    with figure(path, size=(5, 3.8)) as axes:
-        axes.plot(xs, ys, "o", markersize=4, alpha=0.7, color=COLOURS["das"])
-        axes.axline((0, 0), slope=1, color="0.6", linewidth=1)
-        axes.set(xlabel=x, ylabel=y, title=title, xlim=(0, None), ylim=(0, None))
     return path.name

@@ -22,8 +22,7 @@ from faults import planted
 from scripts import SIZES
 
 from analysis import read
-from analysis.evaluations import evaluations
-from analysis.metrics import timeless
+from analysis.metrics import evaluations, timeless
 from experiments.arm import resume
 from experiments.run.progress import Barrier
 from experiments.settings.config import RunConfig

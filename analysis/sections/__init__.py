@@ -5,10 +5,9 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from analysis.record import Record
 from analysis.report import Section
 from analysis.sections import das, das_trainings, efficient_rollout, nemo_rl
-from analysis.sections.given import Given
+from analysis.sections.given import Given, Record
 
 
 def section(name: str, title: str, runs: Mapping[str, Path], published: Mapping[str, Any], folder: Path) -> Section:

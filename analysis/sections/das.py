@@ -1,5 +1,6 @@
 """The figures of the DAS paper, from runs on the real engine."""
 
+from collections import defaultdict
 from collections.abc import Mapping
 from typing import Any
 
@@ -7,10 +8,8 @@ import numpy as np
 
 from analysis import read
 from analysis.figures import colours_of
-from analysis.quantities import arrow, percent
-from analysis.record import Record
-from analysis.report import Section, Size, Table
-from analysis.sections.given import BLUE, GREY, Given
+from analysis.report import Section, Table, percent
+from analysis.sections.given import BLUE, GREY, Given, Record, arrow
 
 GRAM = 4  # tokens of an n-gram of Fig 2; the paper does not tell its number
 
@@ -20,7 +19,7 @@ def das_fig1(given: Given) -> Section:
     run, paper = given.run, given.paper("das_fig1")
     # The baseline's step with the most passes: its responses are longest.
     step = max(run["none"], key=lambda row: row["decode_steps"])["step"]
-    line = {arm: run.timeline(f"arms/{arm}", step) for arm in ("none", "das")}
+    line = {arm: run.timeline(arm, step) for arm in ("none", "das")}
     end = {arm: line[arm]["step_time_s"][-1] for arm in line}
     half = {arm: half_ended(line[arm]) / end["none"] for arm in line}
     plain_s, das_s, colors = paper["end_time"]["verl"], paper["end_time"]["das"], colours_of(["none", "das"])
@@ -34,7 +33,6 @@ def das_fig1(given: Given) -> Section:
             axes.plot(np.array(paper[times]) / plain_s, share, ":", label=f"{arm} (paper)", color=colors[arm])
         axes.set(xlabel="time / rollout time of none", ylabel="share of requests that are live", ylim=(0, None))
         axes.set_title("Fig 1: live requests in one rollout")
-        axes.legend()
     ended = "time at which half the requests have ended, none / das"
     given.line("rollout time with DAS / without", f"{das_s / plain_s:.2f}", engine=f"{end['das'] / end['none']:.2f}")
     given.line(ended, "0.31 / 0.26", engine=f"{half['none']:.2f} / {half['das']:.2f}")
@@ -42,15 +40,21 @@ def das_fig1(given: Given) -> Section:
         "the last response ends earlier with DAS",
         end["das"] < end["none"],
         f"after {end['das']:.2f} s with DAS, {end['none']:.2f} s without",
-        Size(100 * (1 - das_s / plain_s), 100 * (1 - end["das"] / end["none"]), " % earlier"),
+        (100 * (1 - das_s / plain_s), 100 * (1 - end["das"] / end["none"]), " % earlier"),
     )
     given.claim(
         "few requests are live for most of the time",
         half["none"] < 0.5,
         f"half the requests have ended after {half['none']:.0%} of the time",
-        Size(31, 100 * half["none"], " % of the time"),
+        (31, 100 * half["none"], " % of the time"),
     )
     return given.section(f"{run.note} Step {step}.")
+
+
+def half_ended(line: Mapping[str, Any]) -> float:
+    """Return the seconds after which at most half of a rollout's requests are live. line: its timeline."""
+    live = line["step_live"]
+    return float(line["step_time_s"][next((i for i, n in enumerate(live) if n <= 0.5 * live[0]), -1)])
 
 
 def das_fig2(given: Given) -> Section:
@@ -70,16 +74,15 @@ def das_fig2(given: Given) -> Section:
         right.grid(visible=False)
         right.set(title="Fig 2 right: similarity between epochs", xlabel="compared with epoch", ylabel="epoch")
     apart = "similarity of neighbouring epochs / of epochs at least half the run apart"
-    given.line(
-        "similarity to recent history, first → last", "0.61 → 0.80 (Qwen2.5-7B), 0.51 → 0.72 (R1-7B)", engine=measured
-    )
+    papers = "0.61 → 0.80 (Qwen2.5-7B), 0.51 → 0.72 (R1-7B)"
+    given.line("similarity to recent history, first → last", papers, engine=measured)
     given.line(apart, "0.5-0.9, high near the diagonal", engine=f"{near:.2f} / {far:.2f}" if far else "")
-    # The paper's size: the mean of 0.61 to 0.80 and 0.51 to 0.72.
     given.claim(
         "responses grow more similar to recent ones (second half of the epochs against the first half)",
         late > early if len(recent) > 1 else None,
         measured,
-        Size(0.20, recent[-1] - recent[0] if recent else None, " more"),
+        # The paper's size: the mean of 0.61 to 0.80 and 0.51 to 0.72.
+        (0.20, recent[-1] - recent[0] if recent else None, " more"),
     )
     given.claim(
         "neighbouring epochs are more similar than distant ones",
@@ -95,29 +98,54 @@ def das_fig2(given: Given) -> Section:
     )
 
 
+Grams = Mapping[str, set[tuple[int, ...]]]  # problem -> its n-grams
+
+
+def similarities(run: Record, n: int) -> np.ndarray:
+    """Return the similarity of each epoch's responses to those of each other epoch [epochs, epochs]: the share of the
+    epoch's n-grams that the other also has, for the same problem, as a mean over problems. They are those of the arm
+    without speculation."""
+    epochs: dict[int, dict[str, set[tuple[int, ...]]]] = defaultdict(lambda: defaultdict(set))
+    for epoch, problem, ids in run.responses("none"):
+        epochs[epoch][problem].update(zip(*(ids[i:] for i in range(n)), strict=False))
+    return np.array([[similarity(grams, other) for other in epochs.values()] for grams in epochs.values()])
+
+
+def similarity(grams: Grams, other: Grams) -> float:
+    """Return the share of the n-grams in `grams` that are also in `other`, as a mean over the problems in both."""
+    common = [problem for problem in grams if problem in other and grams[problem]]
+    return float(np.mean([len(grams[p] & other[p]) / len(grams[p]) for p in common])) if common else 0.0
+
+
+def distant(matrix: np.ndarray, least: int, most: int) -> float:
+    """Return the mean similarity of epochs that lie from `least` to `most` epochs apart; 0 if there are none."""
+    distance = np.abs(np.subtract.outer(np.arange(len(matrix)), np.arange(len(matrix))))
+    found = matrix[(least <= distance) & (distance <= most)]
+    return float(found.mean()) if found.size else 0.0
+
+
 def das_fig5(given: Given) -> Section:
     """The index against a suffix array."""
     paper, measured = given.paper("das_fig5"), given.run.result["array"]
     # The paper's operation and structure, and our measurement in milliseconds.
     columns = [
-        ("speculate", "suffix_tree", "query_ms"),
-        ("speculate", "suffix_array", "array_query_ms"),
-        ("insert_100_tokens", "suffix_tree", "insert_100_ms"),
-        ("insert_100_tokens", "suffix_array", "array_sort_ms"),
+        *(("speculate", "suffix_tree", "query_ms"), ("speculate", "suffix_array", "array_query_ms")),
+        *(
+            ("insert_100_tokens", "suffix_tree", "insert_100_ms"),
+            ("insert_100_tokens", "suffix_array", "array_sort_ms"),
+        ),
     ]
     names, sizes = {"suffix_tree": "index", "suffix_array": "array"}, paper["corpus_tokens"]
+    titles = {"speculate": "draft query", "insert_100_tokens": "insertion of 100 tokens"}
     colors, ours = colours_of(["index", "array"]), [row["tokens"] for row in measured]
     with given.picture("tree_and_array.png", 2) as drawn:
-        for axes, of, title in zip(
-            drawn, ("speculate", "insert_100_tokens"), ("draft query", "insertion of 100 tokens"), strict=True
-        ):
+        for axes, (of, title) in zip(drawn, titles.items(), strict=True):
             own = [(names[name], name, key) for operation, name, key in columns if operation == of]
             for label, _, key in own:
                 axes.plot(ours, [row[key] for row in measured], ".-", color=colors[label], label=label)
             for label, name, _ in own:
                 axes.plot(sizes, paper[of][name], ":", color=colors[label], label=f"{label} (paper)")
             axes.set(title=f"Fig 5: {title}", xlabel="tokens indexed", ylabel="ms", xscale="log", yscale="log")
-            axes.legend()
 
     def cell(row: dict[str, float], of: str, name: str, key: str) -> str:
         at = f"{paper[of][name][sizes.index(row['tokens'])]:g} · " if row["tokens"] in sizes else ""
@@ -129,13 +157,13 @@ def das_fig5(given: Given) -> Section:
         "the growing index answers faster than the array at every size",
         min(speedups) > 1,
         f"{min(speedups):.1f} to {max(speedups):.0f} times faster",
-        Size(paper["derived_speculate_ratio_range"][0], min(speedups), " times as fast, at least"),
+        (paper["derived_speculate_ratio_range"][0], min(speedups), " times as fast, at least"),
     )
     given.claim(
         "inserting 100 tokens takes less than a millisecond at every size",
         slowest < 1,
         f"at most {slowest:.3f} ms",
-        Size(max(paper["insert_100_tokens"]["suffix_tree"]), slowest, " ms at most"),
+        (max(paper["insert_100_tokens"]["suffix_tree"]), slowest, " ms at most"),
     )
     return given.section(
         "Milliseconds, paper · ours. The paper's index is a suffix tree; ours is an index of hashed contexts, in C. "
@@ -154,19 +182,17 @@ def das_fig8(given: Given) -> Section:
     passes = np.array(read.latency(given.run.folder)["passes"], float)
     tokens, seconds, sizes = passes[:, 1], passes[:, 3], np.unique(passes[:, 1])
     affine, error = forms["affine"]["coefficients"], forms["affine"]["error"]
-    best = min(forms, key=lambda name: forms[name]["error"])
+    best, fit = min(forms, key=lambda name: forms[name]["error"]), paper["fits"][0]
     with given.picture("latency.png", 2) as (left, right):
         left.plot(tokens, 1e3 * seconds, ".", markersize=2, color="#BBBBBB", label="passes")
         medians = [1e3 * np.median(seconds[tokens == size]) for size in sizes]
         left.plot(sizes, medians, ".", color="#000000", label="median")
         left.plot(sizes, 1e3 * (affine["c_base"] + affine["c_tok"] * sizes), color=BLUE, label="affine fit")
-        left.set(title="Fig 8: this engine", xlabel="tokens in the pass", ylabel="time of a pass (ms)")
-        left.set(ylim=(0, 1.2e3 * np.quantile(seconds, 0.999)))
-        left.legend()
+        left.set(title="Fig 8: this engine", ylim=(0, 1.2e3 * np.quantile(seconds, 0.999)))
         right.plot(paper["tokens"], paper["latency_ms"], "o-", color=BLUE)
-        right.set(title="Fig 8: the paper's, 7B", xlabel="tokens in the pass", ylabel="time of a pass (ms)")
-        right.set(ylim=(0, None))
-    fit = paper["fits"][0]
+        right.set(title="Fig 8: the paper's, 7B", ylim=(0, None))
+        for axes in (left, right):
+            axes.set(xlabel="tokens in the pass", ylabel="time of a pass (ms)")
     given.line(
         "fixed time per pass, time per token",
         f"{fit['c_base_ms']} ms, {fit['c_tok_us']} us",
@@ -178,7 +204,7 @@ def das_fig8(given: Given) -> Section:
         "latency is affine in the number of tokens, within the paper's 12 %",
         error <= 0.12,
         f"mean relative error {percent(error)}",
-        Size(12, 100 * error, " % error"),
+        (12, 100 * error, " % error"),
     )
     return given.section(
         "Every combination of live requests and drafted tokens, timed in the real engine. Errors are measured on "
@@ -189,15 +215,16 @@ def das_fig8(given: Given) -> Section:
 
 
 def das_fig9(given: Given) -> Section:
-    """The mean and the longest response of each problem."""
+    """The mean and the longest response of each problem, without speculation."""
     run, paper = given.run, given.paper("das_fig9")
-    lengths = lengths_by_group(run)
+    lengths: dict[tuple[int, str], list[int]] = defaultdict(list)  # by epoch and problem
+    for epoch, problem, ids in run.responses("none"):
+        lengths[epoch, problem].append(len(ids))
     mean_length = np.array([np.mean(group) for group in lengths.values()])
     longest = np.array([max(group) for group in lengths.values()])
     spread, cap = longest / mean_length, run.config["trainer"]["max_completion_length"]
     with given.picture("lengths.png") as axes:
-        epochs = [epoch for epoch, _ in lengths]
-        shown = axes.scatter(mean_length, longest, c=epochs, s=14, cmap="cividis")
+        shown = axes.scatter(mean_length, longest, c=[epoch for epoch, _ in lengths], s=14, cmap="cividis")
         axes.figure.colorbar(shown, label="epoch")
         axes.plot([0, longest.max()], [0, longest.max()], color=GREY, linewidth=0.8)
         axes.set(xlabel="mean length (tokens)", ylabel="longest response (tokens)")
@@ -206,11 +233,8 @@ def das_fig9(given: Given) -> Section:
     ranges = f"{mean_length.min():.0f}-{mean_length.max():.0f} tokens"
     given.line("mean length, range", f"{least}-{most} tokens", engine=ranges)
     given.line("longest / mean length, median and maximum", engine=f"{np.median(spread):.1f}, {spread.max():.1f}")
-    given.line(
-        "groups with a response at the length cap",
-        "many, even for means below 1k of 16k",
-        engine=percent(float(np.mean(longest >= cap))),
-    )
+    at_cap, capped = "many, even for means below 1k of 16k", percent(float(np.mean(longest >= cap)))
+    given.line("groups with a response at the length cap", at_cap, engine=capped)
     given.claim(
         "a problem's longest response is far longer than its mean (at least 1.5 times for half of them)",
         bool(np.median(spread) > 1.5),
@@ -220,54 +244,3 @@ def das_fig9(given: Given) -> Section:
         f"{run.note} One point for each problem and epoch, {len(lengths)} in all.",
         "Most searches of the small policy end after a few attempts, and a few go on to the length cap.",
     )
-
-
-Grams = Mapping[str, set[tuple[int, ...]]]  # problem -> its n-grams
-
-
-def half_ended(line: Mapping[str, Any]) -> float:
-    """Return the seconds after which at most half of a rollout's requests are live. line: its timeline."""
-    live = line["step_live"]
-    return float(line["step_time_s"][next((i for i, n in enumerate(live) if n <= 0.5 * live[0]), -1)])
-
-
-def lengths_by_group(run: Record) -> dict[tuple[int, str], list[int]]:
-    """Return the lengths of responses by (epoch, problem), from the arm without speculation."""
-    lengths: dict[tuple[int, str], list[int]] = {}
-    for row in run["none"]:
-        for response in run.rollout("arms/none", row["step"]):
-            lengths.setdefault((row["epoch"], response["problem_id"]), []).append(len(response["response_ids"]))
-    return lengths
-
-
-def similarities(run: Record, n: int) -> np.ndarray:
-    """Return the similarity of each epoch's responses to those of each other epoch [epochs, epochs]: the share of the
-    epoch's n-grams that the other also has, for the same problem, as a mean over problems."""
-    epochs = grams_by_epoch(run, n)
-    return np.array([[similarity(grams, other) for other in epochs] for grams in epochs])
-
-
-def grams_by_epoch(run: Record, n: int) -> list[Grams]:
-    """Return for each epoch the n-grams of its responses, from the arm without speculation."""
-    epochs: list[dict[str, set[tuple[int, ...]]]] = []
-    for row in run["none"]:
-        while len(epochs) <= row["epoch"]:
-            epochs.append({})
-        for response in run.rollout("arms/none", row["step"]):
-            ids = response["response_ids"]
-            grams = epochs[row["epoch"]].setdefault(response["problem_id"], set())
-            grams.update(zip(*(ids[i:] for i in range(n)), strict=False))
-    return list(epochs)
-
-
-def similarity(grams: Grams, other: Grams) -> float:
-    """Return the share of the n-grams in `grams` that are also in `other`, as a mean over the problems in both."""
-    common = [problem for problem in grams if problem in other and grams[problem]]
-    return float(np.mean([len(grams[p] & other[p]) / len(grams[p]) for p in common])) if common else 0.0
-
-
-def distant(matrix: np.ndarray, least: int, most: int) -> float:
-    """Return the mean similarity of epochs that lie from `least` to `most` epochs apart; 0 if there are none."""
-    distance = np.abs(np.subtract.outer(np.arange(len(matrix)), np.arange(len(matrix))))
-    found = matrix[(least <= distance) & (distance <= most)]
-    return float(found.mean()) if found.size else 0.0

@@ -1,17 +1,27 @@
 """The tables of the EfficientRollout paper, from runs on the real engine."""
 
 from collections.abc import Mapping, Sequence
-from itertools import pairwise
+from itertools import pairwise, product
 from statistics import mean
 from typing import Any
 
 import numpy as np
 
 from analysis.figures import colours_of
-from analysis.quantities import change, listed, named, numbers, per, percent, speedup, total
-from analysis.record import Record
-from analysis.report import Line, Section, Size, Table
-from analysis.sections.given import BLUE, GREEN, ORANGE, Given
+from analysis.report import Section, Table, by_columns, percent
+from analysis.sections.given import (
+    BLUE,
+    GREEN,
+    ORANGE,
+    Given,
+    Record,
+    change,
+    listed,
+    named,
+    numbers,
+    per,
+    total,
+)
 
 # Row of the main table: label of the run, arm, the paper's method, and its key in published er_replay.
 METHODS = {
@@ -24,25 +34,27 @@ METHODS = {
 MODELS = {"Qwen2.5-7B": 7, "Qwen2.5-14B": 5, "Llama-3.1-8B-Instruct": 5}  # model -> draft length in the replay
 POLICIES = {"always": "self_draft", "toggle": "self_draft_toggle", "adaptive": "self_draft_adaptive"}
 COPIES = {"w8": "W8", "w4": "W4", "eagle3": "EAGLE-3"}
+OLDER = ", older"  # what the names of drafters end in that were made from the policy before
+EAGLE_TAU = "2.1 / - / - (7B, main table)"
 GAMMAS = ("3", "5", "7")
 
 
 def efficient_rollout_main(given: Given) -> Section:
     """Self-drafts always on, with the toggle, with toggle and ladder; beside EAGLE-3."""
     runs = given.runs
-    steps = {name: runs[label][arm] for name, (label, arm, _, _) in METHODS.items()}
-    rollout = {name: 1 / speedup(runs[label], arm) for name, (label, arm, _, _) in METHODS.items()}
-    step = {name: 1 / speedup(runs[label], arm, "step_s") for name, (label, arm, _, _) in METHODS.items()}
+    arms = {name: (runs[label], arm) for name, (label, arm, _, _) in METHODS.items()}
+    steps = {name: run[arm] for name, (run, arm) in arms.items()}
+    rollout, step = (
+        {name: 1 / run.speedup(arm, key) for name, (run, arm) in arms.items()} for key in ("rollout_s", "step_s")
+    )
     alpha = {name: per(rows, "accepted", "drafted") for name, rows in steps.items()}
     always, toggled, full = (rollout[name] for name in list(METHODS)[:3])
     alphas = {"self-draft": alpha["self-draft, always on"], "EAGLE-3": alpha["EAGLE-3, online"]}
     paper = {(row["model"], row["method"]): row for row in given.paper("er_main")["rows"]}
     replayed = {(row["model"], row["gamma"]): row for row in given.paper("er_replay")["no_overhead_6_steps"]}
+    ratios = {live_of(runs[label]): runs[label].result["ratio_to_none"] for label in ("few", "many")}
     live = {
-        live_of(runs[label]): {
-            policy: runs[label].result["ratio_to_none"][arm]["rollout_s"]["overall"] for policy, arm in POLICIES.items()
-        }
-        for label in ("few", "many")
+        n: {policy: of[arm]["rollout_s"]["overall"] for policy, arm in POLICIES.items()} for n, of in ratios.items()
     }
     fewest, most = live[min(live)], live[max(live)]
     _draw_main(given, rollout, live)
@@ -66,33 +78,29 @@ def efficient_rollout_main(given: Given) -> Section:
         changes = [f"{its[key]:+.1f} %" for key in ("rollout_change_pct", "step_change_pct")]
         return [*head, f"{its['alpha_pct']} %", "", *changes]
 
-    given.lines.extend(
-        Line(
-            f"{name}: change of rollout time, % (7B / 14B / Llama)",
-            claimed=claimed(method),
-            replay=" / ".join(format(replayed[case][key], "+.1f") for case in MODELS.items() if key),
-            engine=change(rollout[name]),
-        )
-        for name, (_, _, method, key) in METHODS.items()
-        if method
-    )
-    for n, ratios in live.items():
-        given.line(
-            f"30 million random weights, {n} live: always on / toggle / toggle and ladder",
-            engine=" / ".join(map(change, ratios.values())),
-        )
+    for name, (_, _, method, key) in METHODS.items():
+        if method:
+            given.line(
+                f"{name}: change of rollout time, % (7B / 14B / Llama)",
+                claimed=claimed(method),
+                replay=" / ".join(format(replayed[case][key], "+.1f") for case in MODELS.items() if key),
+                engine=change(rollout[name]),
+            )
+    for n, of_live in live.items():
+        what = f"30 million random weights, {n} live: always on / toggle / toggle and ladder"
+        given.line(what, engine=" / ".join(map(change, of_live.values())))
     given.claim(
         "self-drafts, always on, make rollouts shorter",
         always < 1,
         change(always),
-        Size(-paper["Qwen2.5-7B", "w4_always_on"]["rollout_change_pct"], 100 * (1 - always), " % less"),
+        (-paper["Qwen2.5-7B", "w4_always_on"]["rollout_change_pct"], 100 * (1 - always), " % less"),
     )
     given.claim("with the toggle no longer than always on", toggled <= always, f"{change(toggled)}, {change(always)}")
     given.claim(
         "toggle and ladder make rollouts shorter",
         full < 1,
         change(full),
-        Size(-paper["Qwen2.5-7B", "full"]["rollout_change_pct"], 100 * (1 - full), " % less"),
+        (-paper["Qwen2.5-7B", "full"]["rollout_change_pct"], 100 * (1 - full), " % less"),
     )
     # A ratio of times up to 1.03 may be noise of the machine.
     given.claim("the toggle costs at most 3 %", toggled <= 1.03, change(toggled))
@@ -139,12 +147,10 @@ def _draw_main(given: Given, rollout: Mapping[str, float], live: Mapping[int, Ma
         left.axvline(1, color="black", linewidth=1)
         left.set(title="Small policy, 1.9 million", xlabel="rollout time / none")
         for policy, color in zip(POLICIES, (BLUE, ORANGE, GREEN), strict=True):
-            ratios = [ratio[policy] for ratio in live.values()]
-            right.plot(list(map(str, live)), ratios, "o-", label=policy, color=color)
+            right.plot(list(map(str, live)), [of[policy] for of in live.values()], "o-", label=policy, color=color)
         right.axhline(1, color="black", linewidth=1)
         right.set(title="30 million random weights", xlabel="live requests", ylabel="rollout time / none")
         right.set(ylim=(0, None))
-        right.legend()
 
 
 def efficient_rollout_toggle(given: Given) -> Section:
@@ -164,7 +170,6 @@ def efficient_rollout_toggle(given: Given) -> Section:
         top = max(shown["step_live"])
         live_axes.fill_between(passes, 0, y2=top, where=drafts, color=BLUE, alpha=0.2, label="drafting")
         live_axes.set(title="Toggle over a rollout", xlabel="pass", ylabel="live requests", ylim=(0, None))
-        live_axes.legend()
         speed_axes.plot(shown["pass_speedup"], ".-", color=BLUE, markersize=3)
         speed_axes.axhline(1.05, color="black", linewidth=1, linestyle="--")  # the paper's: it is on from here
         speed_axes.set(title="What the toggle predicts", xlabel="pass", ylabel="predicted speedup")
@@ -173,7 +178,6 @@ def efficient_rollout_toggle(given: Given) -> Section:
             color = colors[f"live_{live}"]
             ladder_axes.step(range(1, len(values) + 1), values, where="mid", color=color, label=f"{live} live")
         ladder_axes.set(title="Ladder", xlabel="rollout", ylabel="draft length", ylim=(0, 12))
-        ladder_axes.legend()
     begins = listed(["never" if point is None else point[1] for point in later])
     given.line(
         "share of passes before drafting begins, by rollout",
@@ -211,20 +215,19 @@ def efficient_rollout_toggle(given: Given) -> Section:
 def efficient_rollout_weights(given: Given) -> Section:
     """W4, W8 and EAGLE-3, teacher-forced: what each would have drafted."""
     counts, paper = given.runs["counts"], given.paper("er_w4_w8")["tau"]
-    result = counts.result
-    found = result["drafters"]
-    older = {key: found[f"{key}, older"] for key in COPIES}
-    tau = {name: [found[key]["tau"][k] for k in GAMMAS] for key, name in COPIES.items()}
-    gap = {name: found[key]["coupled"] - older[key]["coupled"] for key, name in COPIES.items()}
-    colors = colours_of(list(COPIES))
+    found, colors = counts.result["drafters"], colours_of(list(COPIES))
+
+    def taus(drafter: str, kind: str = "tau") -> list[float]:
+        return [found[drafter][kind][k] for k in GAMMAS]
+
+    tau = {name: taus(key) for key, name in COPIES.items()}
+    gap = {name: found[key]["coupled"] - found[key + OLDER]["coupled"] for key, name in COPIES.items()}
     with given.picture("acceptance.png") as axes:
-        for key, name in COPIES.items():
-            for age, form in (("", "-"), (", older", ":")):
-                taus = found[key + age]["tau"]
-                axes.plot(list(map(int, taus)), list(taus.values()), form, color=colors[key], label=name + age)
-        axes.set(title="Acceptance by draft length", xlabel="drafted tokens", ylabel="tokens per pass")
-        axes.set(ylim=(1, None))
-        axes.legend(fontsize=7)
+        for (key, name), (age, form) in product(COPIES.items(), (("", "-"), (OLDER, ":"))):
+            of_length = found[key + age]["tau"]
+            label = name + age
+            axes.plot(list(map(int, of_length)), list(of_length.values()), form, color=colors[key], label=label)
+        axes.set(title="Acceptance by draft length", xlabel="drafted tokens", ylabel="tokens per pass", ylim=(1, None))
     copies = f"W8 {numbers(tau['W8'])}, W4 {numbers(tau['W4'])}"
     given.claim(
         "W8 drafts better than W4 at every length",
@@ -243,44 +246,30 @@ def efficient_rollout_weights(given: Given) -> Section:
     )
     given.claim("fresh drafts are accepted more often than older ones", min(gap.values()) > 0, named(gap, "{} {:.4f}"))
     return given.section(
-        f"{result['positions']} positions of the small policy's responses after an epoch of training, T = "
+        f"{counts.result['positions']} positions of the small policy's responses after an epoch of training, T = "
         f"{counts.config['trainer']['temperature']:g}. A draft begins at every place; no engine runs. EAGLE-3 unrolled "
         "3 tokens. Older: made from the policy before that epoch; for EAGLE-3 that is the frozen head, and the fresh "
         "one learned online.",
         "The paper's learning rate is 5e-7, ours 5e-5, so an epoch makes more of a difference.",
-        table=Table(
-            [
-                *("tau at gamma 3 / 5 / 7", "paper, 7B", "ours, coupled", "ours, likeliest tokens"),
-                *("coupled: accepted", "1 - TV"),
-            ],
-            [
-                [
-                    name,
-                    numbers(paper[name]) if name in paper else "2.1 / - / - (7B, main table)",
-                    numbers(tau[name]),
-                    numbers([found[key]["tau_likeliest"][k] for k in GAMMAS]),
-                    f"{found[key]['coupled']:.4f}",
-                    f"{found[key]['one_minus_tv']:.4f}",
-                ]
-                for key, name in COPIES.items()
-            ],
+        table=by_columns(
+            {
+                "tau at gamma 3 / 5 / 7": list(COPIES.values()),
+                "paper, 7B": [numbers(paper[name]) if name in paper else EAGLE_TAU for name in COPIES.values()],
+                "ours, coupled": [numbers(tau[name]) for name in COPIES.values()],
+                "ours, likeliest tokens": [numbers(taus(key, "tau_likeliest")) for key in COPIES],
+                "coupled: accepted": [f"{found[key]['coupled']:.4f}" for key in COPIES],
+                "1 - TV": [f"{found[key]['one_minus_tv']:.4f}" for key in COPIES],
+            }
         ),
         more_tables=[
-            Table(
-                [
-                    "freshness",
-                    "accepted, fresh",
-                    "accepted, older",
-                    "tau at 3 / 5 / 7, fresh",
-                    "tau at 3 / 5 / 7, older",
-                ],
-                [
-                    [
-                        *(name, f"{found[key]['coupled']:.4f}", f"{older[key]['coupled']:.4f}"),
-                        *(numbers(tau[name]), numbers([older[key]["tau"][k] for k in GAMMAS])),
-                    ]
-                    for key, name in COPIES.items()
-                ],
+            by_columns(
+                {
+                    "freshness": list(COPIES.values()),
+                    "accepted, fresh": [f"{found[key]['coupled']:.4f}" for key in COPIES],
+                    "accepted, older": [f"{found[key + OLDER]['coupled']:.4f}" for key in COPIES],
+                    "tau at 3 / 5 / 7, fresh": [numbers(tau[name]) for name in COPIES.values()],
+                    "tau at 3 / 5 / 7, older": [numbers(taus(key + OLDER)) for key in COPIES],
+                }
             )
         ],
     )
@@ -297,7 +286,7 @@ def live_of(run: Record) -> int:
 
 def traces(run: Record, arm: str) -> list[Trace]:
     """Return the timeline of each rollout of an arm."""
-    return [run.timeline(f"arms/{arm}", row["step"]) for row in run[arm]]
+    return [run.timeline(arm, row["step"]) for row in run[arm]]
 
 
 def drafting(trace: Trace) -> np.ndarray:

@@ -6,11 +6,11 @@ from itertools import pairwise, product
 from statistics import mean
 from typing import Any
 
+import numpy as np
+
 from analysis.figures import colours_of
-from analysis.quantities import named, per, percent, same_training, speedup, total
-from analysis.record import Record, Rows
-from analysis.report import Section, Size, Table
-from analysis.sections.given import BLUE, GREY, ORANGE, Given
+from analysis.report import Section, Table, percent
+from analysis.sections.given import BLUE, GREY, ORANGE, Given, Record, Rows, named, per, total
 
 
 def exposed_times(rollout_s: Sequence[float], train_s: Sequence[float], lag: int) -> list[float]:
@@ -78,13 +78,14 @@ def step_times(rows: Rows) -> Times:
     return Times([row["rollout_s"] for row in rows], exposed_s, train_s)
 
 
-SKY = "#56B4E9"
+SKY, TWO = "#56B4E9", "{:.2f}".format
 ARMS = {
     "none": "none",
     "ngram": "ngram",
     "EAGLE-3, frozen": "warm_in_domain-online_false",
     "EAGLE-3, online": "warm_in_domain-online_true",
 }
+FROZEN = list(ARMS).index("EAGLE-3, frozen")
 HEADS = {  # label -> the arm, and the paper's row
     "in-domain, frozen": ("warm_in_domain-online_false", "EAGLE-3 k=3, DAPO init, offline"),
     "in-domain, online": ("warm_in_domain-online_true", "EAGLE-3 k=3, DAPO init, online"),
@@ -104,31 +105,28 @@ def nemo_rl_main(given: Given) -> Section:
     """Step times: drafts of an EAGLE-3 head shorten generation alone, and prompt lookup loses time."""
     run, paper, ngram = given.run, given.paper("nemo_step"), _drafters(given)["n-gram"]
 
-    def seconds(key: str) -> dict[str, float]:
-        return {label: sum(row.get(key, 0.0) for row in run[arm]) / len(run[arm]) for label, arm in ARMS.items()}
+    def seconds(key: str) -> list[float]:
+        return [sum(row.get(key, 0.0) for row in run[arm]) / len(run[arm]) for arm in ARMS.values()]
 
     head, generation, sync, step = map(seconds, ("head_train_s", "rollout_s", "sync_s", "step_s"))
-    rest = {label: step[label] - generation[label] for label in ARMS}
-    training = {label: rest[label] - sync[label] - head[label] for label in ARMS}
-    parts = {  # part of a step -> its mean seconds by arm
-        **{"generation": generation, "weight sync": sync},
-        **{"log-probs, rewards, training": training, "head training": head},
-    }
+    rest = np.subtract(step, generation)
+    training = (rest - sync - head).tolist()
+    # Part of a step -> its mean seconds by arm.
+    parts = {"generation": generation, "weight sync": sync, "log-probs, rewards, training": training}
+    parts["head training"] = head
     faster, faster_step = (
-        {label: speedup(run, arm, key) for label, arm in ARMS.items() if label != "none"}
+        {label: run.speedup(arm, key) for label, arm in ARMS.items() if label != "none"}
         for key in ("rollout_s", "step_s")
     )
-    frozen, share = faster["EAGLE-3, frozen"], generation["none"] / step["none"]
+    frozen, share = faster["EAGLE-3, frozen"], generation[0] / step[0]
     columns = {"Think": "think_ar", "Think, EAGLE-3": "think_sd", "Zero": "zero_ar", "Zero, EAGLE-3": "zero_sd"}
     with given.picture("step_parts.png") as axes:
-        below = dict.fromkeys(ARMS, 0.0)
+        below = np.zeros(len(ARMS))
         for (part, values), color in zip(parts.items(), (BLUE, GREY, SKY, ORANGE), strict=True):
-            axes.bar(list(ARMS), list(values.values()), bottom=list(below.values()), label=part, color=color)
-            below = {label: below[label] + values[label] for label in ARMS}
+            axes.bar(list(ARMS), values, bottom=below, label=part, color=color)
+            below += values
         axes.tick_params(axis="x", labelsize=7)
         axes.set(title="Parts of a training step", ylabel="s a step")
-        axes.legend(fontsize=7)
-    alphas = [f"{per(run[arm], 'tokens', 'passes'):.2f}" for arm in ARMS.values()]
     amdahl = 1 / (1 - share + share / frozen)
     given.line("share of generation in a step of none", "72.1 %, 66.1 %", engine=percent(share))
     given.line("EAGLE-3: generation, times as fast", "1.54, 1.77", engine=f"{frozen:.2f}")
@@ -139,7 +137,7 @@ def nemo_rl_main(given: Given) -> Section:
         "EAGLE-3 makes generation faster",
         frozen > 1,
         f"{frozen:.2f} times as fast; paper 1.54, 1.77",
-        Size((1.54 + 1.77) / 2, frozen, " times as fast"),
+        ((1.54 + 1.77) / 2, frozen, " times as fast"),
     )
     given.claim(
         "online training of the head leaves a gain",
@@ -148,16 +146,16 @@ def nemo_rl_main(given: Given) -> Section:
     )
     given.claim(
         "the rest of a step takes as long as before, within 10.0 %",
-        abs(rest["EAGLE-3, frozen"] / rest["none"] - 1) < 0.1,
-        f"{rest['none']:.2f} s without drafts, {rest['EAGLE-3, frozen']:.2f} s with EAGLE-3",
+        abs(float(rest[FROZEN] / rest[0]) - 1) < 0.1,
+        f"{rest[0]:.2f} s without drafts, {rest[FROZEN]:.2f} s with EAGLE-3",
     )
     given.claim(
         "prompt lookup makes generation slower",
         faster["ngram"] < 1,
         f"{faster['ngram']:.2f} times as fast; paper {ngram['think']['speedup']}, {ngram['zero']['speedup']}",
-        Size((ngram["think"]["speedup"] + ngram["zero"]["speedup"]) / 2, faster["ngram"], " times as fast"),
+        ((ngram["think"]["speedup"] + ngram["zero"]["speedup"]) / 2, faster["ngram"], " times as fast"),
     )
-    given.claims.append(same_training(run))
+    given.same_training(run)
     return given.section(
         f"{run.note} TRL computes log-probs, rewards and the update in one call, so they are one part here. Speeds are "
         "medians over steps, seconds are means.",
@@ -167,20 +165,16 @@ def nemo_rl_main(given: Given) -> Section:
         table=Table(
             ["ours, s a step", *ARMS],
             [
-                *([part, *(f"{each:.2f}" for each in values.values())] for part, values in parts.items()),
-                ["whole step", *(f"{each:.2f}" for each in step.values())],
-                ["tokens per pass", *alphas],
-                ["generation, times as fast", "1", *(f"{each:.2f}" for each in faster.values())],
-                ["step, times as fast", "1", *(f"{each:.2f}" for each in faster_step.values())],
+                *([part, *map(TWO, values)] for part, values in {**parts, "whole step": step}.items()),
+                ["tokens per pass", *(TWO(per(run[arm], "tokens", "passes")) for arm in ARMS.values())],
+                ["generation, times as fast", "1", *map(TWO, faster.values())],
+                ["step, times as fast", "1", *map(TWO, faster_step.values())],
             ],
         ),
         more_tables=[
             Table(
                 ["paper, s a step", *columns],
-                [
-                    [part, *(f"{paper[column][i]:g}" for column in columns.values())]
-                    for i, part in enumerate(paper["rows"])
-                ],
+                [[row, *(f"{paper[of][i]:g}" for of in columns.values())] for i, row in enumerate(paper["rows"])],
             )
         ],
     )
@@ -190,25 +184,23 @@ def nemo_rl_heads(given: Given) -> Section:
     """What a draft head starts from: in-domain beats general; online training helps the general head alone. How many
     tokens it drafts: with more, tokens per pass rise and the speed-up falls."""
     run, depth, paper = given.runs["heads"], given.runs["depth"], _drafters(given)
-    arms: dict[str, tuple[Record, str, str | None]] = {label: (run, *of) for label, of in HEADS.items()}
     lengths = [int(arm.removeprefix("tokens_")) for arm in depth.arms[1:]]
+    arms: dict[str, tuple[Record, str, str | None]] = {label: (run, *of) for label, of in HEADS.items()}
     arms |= {f"k = {k}": (depth, f"tokens_{k}", LENGTHS.get(k)) for k in lengths}
     alpha = {label: per(run[arm], "tokens", "passes") for label, (run, arm, _) in arms.items()}
-    faster = {label: speedup(run, arm) for label, (run, arm, _) in arms.items()}
+    faster = {label: run.speedup(arm) for label, (run, arm, _) in arms.items()}
     gain = {warm: alpha[f"{warm}, online"] / alpha[f"{warm}, frozen"] - 1 for warm in ("in-domain", "general")}
     colors = colours_of(list(HEADS))
     with given.picture("heads.png") as axes:
         for label, (arm, _) in HEADS.items():
             given.plot_steps(axes, run[arm], "tokens_per_pass", color=colors[label], label=label)
         axes.set(title="Draft heads, k = 3", xlabel="training step", ylabel="tokens per pass", ylim=(1, None))
-        axes.legend()
 
     def row(label: str, run: Record, arm: str, key: str | None) -> list[str]:
-        theirs = [
-            f"{paper[key][of]['acceptance_length']} / {paper[key][of]['speedup']}" for of in ("zero", "think") if key
-        ]
+        of = [paper[key][of] for of in ("zero", "think")] if key else []
+        theirs = [f"{each['acceptance_length']} / {each['speedup']}" for each in of] or ["", ""]
         training = sum(row.get("head_train_s", 0.0) for row in run[arm]) / total(run[arm], "step_s")
-        return [label, *(theirs or ["", ""]), f"{alpha[label]:.2f}", f"{faster[label]:.2f}", f"{training:.1%}"]
+        return [label, *theirs, TWO(alpha[label]), TWO(faster[label]), f"{training:.1%}"]
 
     of_length, speeds = [{k: found[f"k = {k}"] for k in lengths} for found in (alpha, faster)]
     rising = all(of_length[a] < of_length[b] for a, b in pairwise(lengths))
@@ -230,7 +222,8 @@ def nemo_rl_heads(given: Given) -> Section:
         named(speeds, "k={} {:.2f}"),
     )
     given.claim("k = 3 gains", speeds[3] > 1 if 3 in speeds else None, named(speeds, "k={} {:.2f}"))
-    given.claims.extend(same_training(each) for each in (run, depth))
+    for each in (run, depth):
+        given.same_training(each)
     return given.section(
         f"{run.note} In-domain: the head first learns from responses to other puzzles; general: to sums of several "
         "steps. k: one in-domain, frozen head, whose loss unrolls 7 tokens.",
@@ -253,48 +246,36 @@ def nemo_rl_async(given: Given) -> Section:
     times = {(lag, arm): step_times(run[arm]) for lag, run in lags.items() for arm in OF_PAPER}
     predicted = {(lag, arm): times[0, arm].at_lag(lag) for lag, arm in times}
     none, das, same = times[1, "none"], times[1, "das"], [run.identical for run in lags.values()]
-    exposed, step, colors = paper["exposed_generation_s"], paper["step_s"], colours_of(["none", "das"])
+    exposed, colors = paper["exposed_generation_s"], colours_of(["none", "das"])
     with given.picture("async.png", 2) as drawn:
-        for axes, key, label in zip(
-            drawn, ("exposed", "step"), ("exposed generation, s a step", "time of a step, s"), strict=True
+        for axes, (key, label) in zip(
+            drawn, {"exposed": "exposed generation, s a step", "step": "time of a step, s"}.items(), strict=True
         ):
             for arm in OF_PAPER:
                 values = [getattr(times[lag, arm], key) for lag in sorted(lags)]
                 axes.plot(sorted(lags), values, "o-", color=colors[arm], label=arm)
             axes.set(xlabel="lag, training steps", ylabel=label, ylim=(0, None))
-        drawn[0].legend()
 
     def row(lag: int, arm: str) -> list[str]:
         own, queue = times[lag, arm], predicted[lag, arm]
         seconds = [mean(own.rollout_s[1:]), mean(own.train_s[1:]), own.exposed, queue.exposed, own.step, queue.step]
-        return [f"{lag}", arm, *(f"{each:.2f}" for each in seconds), f"{own.hidden:.0%}"]
+        return [f"{lag}", arm, *map(TWO, seconds), f"{own.hidden:.0%}"]
 
-    compared = [("exposed generation", "exposed", exposed), ("step", "step", step)]
+    compared = [("exposed generation", "exposed", exposed), ("step", "step", paper["step_s"])]
     for (what, key, theirs), arm in product(compared, OF_PAPER):
-        given.line(
-            f"lag 1: {what}, {arm}",
-            f"{theirs[OF_PAPER[arm]]} s",
-            replay=f"{getattr(predicted[1, arm], key):.2f} s",
-            engine=f"{getattr(times[1, arm], key):.2f} s",
-        )
-    given.line(
-        "lag 1: step speedup",
-        f"{paper['step_speedup']}x",
-        replay=f"{predicted[1, 'none'].step / predicted[1, 'das'].step:.2f}x",
-        engine=f"{none.step / das.step:.2f}x",
-    )
+        ours = [f"{getattr(of[1, arm], key):.2f} s" for of in (predicted, times)]
+        given.line(f"lag 1: {what}, {arm}", f"{theirs[OF_PAPER[arm]]} s", "", *ours)
+    ours = [f"{of[1, 'none'].step / of[1, 'das'].step:.2f}x" for of in (predicted, times)]
+    given.line("lag 1: step speedup", f"{paper['step_speedup']}x", "", *ours)
     given.claim(
         "drafts change no bit at any lag", all(same), f"{sum(same)} of {len(same)} lags: das is identical to none"
     )
+    less = 100 * (1 - das.exposed / none.exposed) if none.exposed else None
     given.claim(
         "lag 1: less generation is exposed with drafts than without",
         das.exposed < none.exposed,
         f"{das.exposed:.2f} s with das, {none.exposed:.2f} s with none",
-        Size(
-            100 * (1 - exposed["sd"] / exposed["ar"]),
-            100 * (1 - das.exposed / none.exposed) if none.exposed else None,
-            " % less",
-        ),
+        (100 * (1 - exposed["sd"] / exposed["ar"]), less, " % less"),
     )
     given.claim(
         "lag 1 hides at least 80% of the shorter of generation and training",

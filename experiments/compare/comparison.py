@@ -48,7 +48,7 @@ def run(config: RunConfig, composed: Composed, folder: str) -> None:
     result_path = run_folder.write_result(result)
     for path in comparison.folders.values():
         checkpoint.keep_policy(path / resume.CHECKPOINTS)
-    progress.note(f"\n{arm_analysis.aligned(arm_analysis.short_table(result), WIDTH)}\n{arm_analysis.SHORT_KEY}\n")
+    progress.note(f"\n{arm_analysis.aligned(arm_analysis.table(result, 'short'), WIDTH)}\n{arm_analysis.SHORT_KEY}\n")
     progress.note(boxed("verdict", verdict_lines(result)))
     progress.note(f"page: {page.absolute()}  (opens in a browser, no server needed)")
     progress.note(f"result: {result_path}")

@@ -14,8 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from analysis.quantities import percent
-from analysis.report import Line, Section, curves
+from analysis.report import Line, Section, curves, percent
 from das.budget.latency import Array
 from das.drafter import HistoryDrafter
 from experiments.papers.das_rollouts import (

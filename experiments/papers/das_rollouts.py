@@ -8,8 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from analysis.quantities import percent
-from analysis.report import Line, Section, curves
+from analysis.report import Line, Section, curves, percent
 from experiments.run.progress import Progress
 from experiments.simulate.engine import Step, roll_out
 from experiments.simulate.text_engine import Arm

@@ -29,7 +29,6 @@ from PIL import Image
 from analysis import (
     arms,
     compare,
-    docs_figures,
     figures,
     page,
     read,
@@ -142,7 +141,7 @@ def of_comparison(folder: Path) -> Mapping[str, str]:
     said = [line for of_step in steps for line in map(so_far.add, of_step) if line]
     texts = [
         *said,
-        *(arms.aligned(table(result)) for table in (arms.short_table, arms.full_table)),
+        *(arms.aligned(arms.table(result, name)) for name in ("short", "comparison")),
         arms.boxed("verdict", arms.verdict_lines(result)),
         printed(summary.main, [str(folder)]),
         printed(summary.main, [str(folder / "arms"), "--by", "arm.method"]),
@@ -191,8 +190,8 @@ def of_runs(folder: Path) -> Mapping[str, str]:
         if name == "weights":
             (other / "final.json").write_text(json.dumps(read.final(das) | {"final_weights": "0123456789"}))
         set_config(das, other, **SETTINGS.get(name, {}))
-        reports += [found.lines for found in compare.compare([str(das), str(other)])]
-    whole = compare.compare([str(folder / "kept")], folder / "curves.png", folder / "curves.html")
+        reports += [found.lines for found in compare.compare(compare.gather([str(das), str(other)]))]
+    whole = compare.compare(compare.gather([str(folder / "kept")]), folder / "curves.png", folder / "curves.html")
     text = "\n".join("\n".join([*lines, ""]) for lines in [*reports, *(each.lines for each in whole)])
     return {"runs.md": text, "curves.html": (folder / "curves.html").read_text()}
 
@@ -217,7 +216,7 @@ def rendered(folder: Path) -> dict[str, str]:
     """Golden file -> its content."""
     with pictures() as drawn:
         made = [of(folder / of.__name__) for of in (of_comparison, of_runs, of_report)]
-        docs_figures.main(folder)
+        figures.main(folder)
     texts = {name: text for each in made for name, text in each.items()}
     return {"pictures.jsonl": "\n".join(map(json.dumps, drawn)) + "\n", **texts}
 
@@ -235,7 +234,7 @@ def parts(text: str) -> list[str | float]:
 def test_everything_rendered_equals_the_golden_files(tmp_path: Path) -> None:
     found = rendered(tmp_path)
     assert {path.name for path in GOLDEN.iterdir() if path.is_file()} == {*found, "tasks.json"}
-    assert {path.name for path in docs_figures.DOCS.rglob("*.png")} <= {path.name for path in tmp_path.iterdir()}
+    assert {path.name for path in figures.DOCS.rglob("*.png")} <= {path.name for path in tmp_path.iterdir()}
     for name, text in found.items():
         ours, golden = (parts(each) for each in (text, (GOLDEN / name).read_text()))
         for i, (a, b) in enumerate(zip(ours, golden, strict=False)):

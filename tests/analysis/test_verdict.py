@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from analysis.arms import SHORT_KEY, WIDTH, SoFar, aligned, boxed, full_table, short_table, verdict_lines
-from analysis.evaluations import curves, points
-from analysis.metrics import METRICS, cluster_result, summarised, visits
+from analysis.arms import SHORT_KEY, WIDTH, SoFar, aligned, boxed, table, verdict_lines
+from analysis.figures import points
+from analysis.metrics import METRICS, cluster_result, curves, summarised, visits
 
 DIGESTS = {"completions_digest": "a", "rewards_digest": "b", "loss": 0.1, "grad_norm": 0.2}
 
@@ -36,7 +36,7 @@ def test_table_and_box_fit_the_terminal_whatever_the_names() -> None:
     kept = (Path(__file__).parent / "golden" / "result.json").read_text()
     result = json.loads(kept.replace("self_draft_adaptive", "remember_distributions_and_more_of_everything"))
     lines = verdict_lines(result)
-    text = "\n".join([aligned(short_table(result), WIDTH), SHORT_KEY, boxed("verdict", lines)])
+    text = "\n".join([aligned(table(result, "short"), WIDTH), SHORT_KEY, boxed("verdict", lines)])
     assert max(map(len, text.splitlines())) <= WIDTH == 100
 
 
@@ -50,8 +50,8 @@ def test_steps_without_a_reward_leave_its_mean() -> None:
     result = {"arms": {"some": summarised(some), "none": summarised(none)}, "ratio_to_none": {}}
     reward = result["arms"]["some"]["reward"]
     assert (reward["n"], reward["mean"], reward["first_visit"], reward["last_visit"]) == (2, 0.5, None, None)
-    assert [line[-1] for line in short_table(result)[1:]] == ["- → -"] * 2
-    assert "- → -" in full_table(result)[1]
+    assert [line[-1] for line in table(result, "short")[1:]] == ["- → -"] * 2
+    assert "- → -" in table(result, "comparison")[1]
     assert summarised(some[1:3])["reward"]["last_visit"] == 0.75
 
 

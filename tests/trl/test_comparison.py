@@ -11,9 +11,8 @@ from scripts import COMPARED_STEPS, ROOT
 
 from analysis import compare as curves
 from analysis import read
-from analysis.evaluations import evaluations
 from analysis.figures import PANELS
-from analysis.metrics import METRICS
+from analysis.metrics import METRICS, evaluations
 from das.drafter import HistoryDrafter
 from experiments.arm.tracking import records
 
@@ -59,7 +58,7 @@ def test_stock_trains_beside_them_and_trls_own_sync_reaches_it(
     timeline = read.timeline(compared / "arms" / "stock", 1)
     assert timeline["step_live"][0] == 8
     assert len(timeline["step_live"]) == rows["stock"][0]["decode_steps"]
-    (difference,) = curves.compare([f"{compared}:none", f"{compared}:stock"])
+    (difference,) = curves.compare(curves.gather([f"{compared}:none", f"{compared}:stock"]))
     assert difference.identical is None
     assert "compared in distribution" in difference.lines[-1]
 
@@ -112,9 +111,8 @@ def test_every_name_a_run_logs_is_documented_and_the_reverse(compared: Path) -> 
 
 
 def test_wandb_and_the_curves_hold_the_run_too(compared: Path, tmp_path: Path) -> None:
-    (comparison,) = curves.compare(
-        [f"{compared}:none", f"{compared}:das"], tmp_path / "curves.png", tmp_path / "page.html"
-    )
+    runs = curves.gather([f"{compared}:none", f"{compared}:das"])
+    (comparison,) = curves.compare(runs, tmp_path / "curves.png", tmp_path / "page.html")
     assert comparison.identical is True
     assert "Held-out pass@1" in (tmp_path / "page.html").read_text()
     for arm in ("none", "das"):

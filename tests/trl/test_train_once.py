@@ -12,7 +12,7 @@ from scripts import GIVEN_PRICES, run_script
 
 from analysis import compare as curves
 from analysis import read
-from analysis.evaluations import evaluations
+from analysis.metrics import evaluations
 from experiments.arm.resume import CHECKPOINTS
 from experiments.run.errors import RunFailed
 from experiments.training import checkpoint
@@ -102,7 +102,7 @@ def test_rows_and_files_of_an_arm_that_does_not_train(once: tuple[Path, str], co
     assert (trained / "model.safetensors").read_bytes() == (rolled / "model.safetensors").read_bytes()
     sizes = [(path / "optimizer.pt").stat().st_size for path in (trained, rolled)]
     assert sizes[1] < sizes[0] / 20, "no optimizer state"
-    (difference,) = curves.compare([f"{folder}:none", f"{folder}:das"])
+    (difference,) = curves.compare(curves.gather([f"{folder}:none", f"{folder}:das"]))
     assert difference.identical is None, "das has no loss"
     assert "  completions              identical" in difference.lines
     assert any(line.startswith("  losses ") and "not recorded in das" in line for line in difference.lines)
