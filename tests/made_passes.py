@@ -2,8 +2,7 @@
 
 import numpy as np
 
-from experiments.simulate.latency import SHARE, Drafting, Passes
-from experiments.simulate.times import Form
+from experiments.simulate.times import SHARE, Drafting, Form, Passes
 
 DRAFTING = Drafting(base=5e-3, row=1e-4, drafting=SHARE * 5e-3, token=5e-5)
 

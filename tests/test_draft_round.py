@@ -21,9 +21,8 @@ from das.engine.settings import WORKER
 from das.verify.admission import LIMIT_KEY, PROBLEM_KEY
 from das.verify.layout import Remembered
 from experiments.simulate.engine import simulate_rollout
-from experiments.simulate.latency import Drafting
 from experiments.simulate.text_engine import PROMPT, TextEngine
-from experiments.simulate.times import Times
+from experiments.simulate.times import Drafting, Times
 from experiments.simulate.workload import Sampling, Workload, made_up_problems, workload
 
 MAX_TOKENS = 400

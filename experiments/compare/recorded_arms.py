@@ -17,10 +17,9 @@ from experiments.settings.checked import plain
 from experiments.settings.config import problems_per_step
 from experiments.settings.groups import made_budget
 from experiments.simulate.engine import Step, simulate_rollout
-from experiments.simulate.latency import Passes, fit_drafting
 from experiments.simulate.rollouts import read_rollouts
 from experiments.simulate.text_engine import Arm
-from experiments.simulate.times import PassTimes, Times
+from experiments.simulate.times import Passes, PassTimes, Times, fit_drafting
 from experiments.simulate.workload import Workload
 
 MOST_TOKENS = 1_000_000  # tokens of all responses; to simulate 100,000 of them with drafts takes some seconds

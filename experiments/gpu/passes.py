@@ -21,7 +21,7 @@ def passes(scale: Scale) -> Verdict:
     """Time the passes, and fit the forms of task=calibrate to them."""
     from experiments.measure.calibrate import RandomDrafter, timed_combination
     from experiments.run.run_folder import device_name
-    from experiments.simulate.latency import write_latency
+    from experiments.simulate.times import write_latency
 
     live_of, drafts_of, count = scale.pick(LIVE, CPU_LIVE), scale.pick(DRAFTS, (0, 2)), scale.pick(PASSES, 3)
     budget, most = {"name": "fixed", "tokens": max(drafts_of)}, max(map(max, live_of.values()))

@@ -1,7 +1,7 @@
 """task=calibrate: measure the time of a decode pass in this engine on this machine, and fit latency forms to it.
 
 Every combination of live requests and draft length is timed. Drafts are random tokens: they are verified and hardly
-ever accepted, so the batch stays as it is. latency.json (experiments/simulate/latency.py) gets the timed passes,
+ever accepted, so the batch stays as it is. latency.json (experiments/simulate/times.py) gets the timed passes,
 the coefficients of each form (seconds), and its mean absolute relative error on passes that it was not fitted to.
 result.json: forms, passes (the number of timed passes).
 """
@@ -27,7 +27,7 @@ from experiments.run.progress import Progress, quiet_into
 from experiments.run.run_folder import RunFolder, device_name
 from experiments.settings.compose import Composed
 from experiments.settings.config import RunConfig, run_config
-from experiments.simulate.latency import Drafting, write_latency
+from experiments.simulate.times import Drafting, write_latency
 
 if TYPE_CHECKING:
     from das.engine.runner.runner import Runner

@@ -31,10 +31,9 @@ from experiments.run.processes import in_processes
 from experiments.run.progress import Progress
 from experiments.settings.checked import Settings
 from experiments.simulate.gpu_times import KEYS, gpu_times
-from experiments.simulate.latency import Passes, fit_affine, relative_error
 from experiments.simulate.rollouts import chains_of_thought, grouped
 from experiments.simulate.text_engine import Arm
-from experiments.simulate.times import Form, PassTimes, Table, Times
+from experiments.simulate.times import Form, Passes, PassTimes, Table, Times, fit_affine, relative_error
 from experiments.simulate.workload import Synthesis
 
 PREFACE = (

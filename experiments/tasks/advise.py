@@ -27,10 +27,10 @@ from experiments.run.run_folder import RunFolder
 from experiments.settings.compose import Composed
 from experiments.settings.config import RunConfig
 from experiments.simulate.engine import Engine, Step, roll_out
-from experiments.simulate.latency import ChosenTimes, chosen_times, step_table
+from experiments.simulate.gpu_times import gpu_times
 from experiments.simulate.rollouts import is_text, read_rollouts
 from experiments.simulate.text_engine import Arm, TextEngine
-from experiments.simulate.times import PassTimes, PassWork, Priced, Scaled, Times
+from experiments.simulate.times import PassTimes, PassWork, Priced, Scaled, Table, Times, read_latency
 from experiments.simulate.workload import Workload, workload
 
 DOUBT = 0.3  # drafted tokens may be dearer or cheaper than the times say, by this share
@@ -45,6 +45,35 @@ FIXED = {"name": "fixed", "tokens": 16}
 DAS = Arm({"name": "marginal", "tokens": 32, "ratio": 230.0})
 OTHERS = {"suffix-like": Arm(FIXED, partial(HistoryDrafter, min_prob=0.1)), "das, fixed 16": Arm(FIXED)}
 Row = dict[str, float]
+
+
+@dataclass(frozen=True)
+class ChosenTimes:
+    """Times of passes, and their source in words. stock: those of vLLM as it comes; None: unknown."""
+
+    das: PassTimes
+    stock: PassTimes | None
+    source: str
+
+
+def chosen_times(task: Any) -> ChosenTimes:
+    """Return the times of decode passes: those that the settings step_ms or latency say, which were measured, or else
+    those computed for the GPU and the model size. Raises UserError for impossible ones."""
+    drafting = float(task.draft_us) * 1e-6  # of each request, beside measured times
+    if task.step_ms is not None:
+        try:
+            if any(len(pair) != 2 for pair in task.step_ms):
+                raise ValueError("pairs of two numbers are needed")
+            table = Table(tuple(tokens for tokens, _ in task.step_ms), tuple(ms / 1e3 for _, ms in task.step_ms))
+        except ValueError as error:
+            raise UserError(f"task.step_ms=[[tokens, milliseconds], ...]: {error}") from error
+        return ChosenTimes(Times(table, draft_request=drafting), None, "measured step times")
+    if task.latency is not None:
+        form, source = read_latency(Path(task.latency))
+        return ChosenTimes(Times(form, draft_request=drafting), None, source)
+    times = gpu_times(task.gpu, task.model)
+    source = f"{task.model} on {times.gpus} x {task.gpu} by physics (experiments/simulate/gpu_times.py)"
+    return ChosenTimes(times, replace(times, das=False), f"{source}, derived, not measured")
 
 
 @dataclass(frozen=True)
@@ -158,11 +187,7 @@ def build(task: Any) -> tuple[Case, list[str]]:
     per_engine = int(task.batch) / int(task.engines)
     steps = sample(steps, int(task.tokens), max(1, round(per_engine)))
     scale = max(1.0, per_engine / len(steps[-1]))
-    drafting = float(task.draft_us) * 1e-6
-    if task.step_ms is None:
-        times = chosen_times(task.latency, str(task.gpu), str(task.model), drafting)
-    else:
-        times = ChosenTimes(Times(step_table(task.step_ms), draft_request=drafting), None, "measured step times")
+    times = chosen_times(task)
     tokens = sum(len(work.tokens) for work in steps)
     lines = [
         f"rollouts: {task.rollouts}; steps: {recorded}; simulated: {len(steps)}, of {len(steps[-1])} responses; "

@@ -11,7 +11,7 @@ from made_passes import made_passes
 
 from das.budget import TargetPass
 from das.budget.latency import LatencyModel, monotone
-from experiments.simulate.latency import Drafting
+from experiments.simulate.times import Drafting
 
 Seconds = Callable[[int, int], float]  # (live, drafted) -> seconds of a pass
 

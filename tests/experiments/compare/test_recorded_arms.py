@@ -11,9 +11,8 @@ from omegaconf import OmegaConf
 from steps_on_disk import write_arm
 
 from experiments.compare.recorded_arms import replay_arm, replay_errors
-from experiments.simulate.latency import Drafting
 from experiments.simulate.rollouts import read_rollouts
-from experiments.simulate.times import Times
+from experiments.simulate.times import Drafting, Times
 from experiments.simulate.workload import workload
 
 FORM = Drafting(base=3e-3, row=1e-4, drafting=1e-3, token=6e-5)

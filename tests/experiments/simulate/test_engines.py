@@ -23,9 +23,8 @@ from experiments.simulate.engine import (
     ProfileEngine,
     simulate_rollout,
 )
-from experiments.simulate.latency import Drafting
 from experiments.simulate.text_engine import PROMPT, TextEngine, planned_rows
-from experiments.simulate.times import Affine, PassWork, Priced, Scaled, Table, Times
+from experiments.simulate.times import Affine, Drafting, PassWork, Priced, Scaled, Table, Times
 from experiments.simulate.workload import Workload, workload
 
 FORMS = (

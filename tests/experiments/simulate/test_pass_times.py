@@ -3,21 +3,25 @@ times made from known constants, with noise and interruptions; grids; derived ti
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from made_passes import DRAFTING, made_passes
 from refusals import one_line
 
-from experiments.simulate.latency import (
+from experiments.simulate.times import (
     FITS,
+    Affine,
     Drafting,
-    chosen_times,
+    Form,
+    Grid,
+    PassWork,
     read_latency,
     relative_error,
     write_latency,
 )
-from experiments.simulate.times import Affine, Form, Grid, PassWork
+from experiments.tasks.advise import chosen_times
 
 FORM = Drafting(base=5e-3, row=1e-4, drafting=0.0, token=3e-5)
 
@@ -61,7 +65,7 @@ def test_bad_files_are_one_line(tmp_path: Path, bad: dict[str, object] | bytes) 
 
 
 def test_computed_times_come_with_those_of_stock() -> None:
-    times = chosen_times(None, "H200", "8B", drafting=1.0)
+    times = chosen_times(SimpleNamespace(step_ms=None, latency=None, gpu="H200", model="8B", draft_us=8))
     assert times.source.startswith("8B on 1 x H200 by physics")
     assert times.stock is not None
     work = PassWork(16, 64, 16 * 1000, 40, asked=16)

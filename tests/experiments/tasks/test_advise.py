@@ -12,11 +12,10 @@ from composed import composed_run
 from made_inputs import write_run
 from steps_on_disk import json_lines
 
-from experiments.simulate.latency import ChosenTimes, Drafting
-from experiments.simulate.times import Times
+from experiments.simulate.times import Drafting, Times
 from experiments.simulate.workload import workload
 from experiments.tasks import advise
-from experiments.tasks.advise import Case, sample
+from experiments.tasks.advise import Case, ChosenTimes, sample
 
 
 def test_advise_samples_problems_wherever_they_were() -> None:
