@@ -24,7 +24,7 @@ MODULES = (
     "das.engine.runner.runner",
     "das.verify.keyed_triton",
     "experiments.compare.comparison",
-    *(f"experiments.gpu.{part}" for part in ("sampler", "speed", "tokens", "passes", "grpo", "memory")),
+    *(f"experiments.gpu.{part}" for part in ("exact", "speed")),
 )
 KERNELS = {"_C": "rms_norm", "_C_cache_ops": "reshape_and_cache_flash", "_vllm_fa3_C": "fwd"}
 

@@ -83,9 +83,8 @@ PARTS = {  # the most valuable ones first; their limits fit into 560 s
     "sampler": Part(25, f"{__package__}.exact"),
     "speed": Part(290, f"{__package__}.speed", ARMS),
     "tokens": Part(60, f"{__package__}.exact"),
-    "passes": Part(60, f"{__package__}.passes"),
+    "passes": Part(60, f"{__package__}.speed"),
     "grpo": Part(90, f"{__package__}.exact"),
-    "memory": Part(35, f"{__package__}.passes"),
 }
 
 

@@ -3,7 +3,6 @@ known), and their engines, with random weights that are made on the device."""
 
 import json
 import os
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -86,13 +85,6 @@ def build(scale: Scale, method: str, shape: str = SHAPE, options: Row | None = N
     policy = make(name, shape_of(name).vocabulary or 512, made["dtype"], scale.cache / "policies")
     with variables(in_this_process() | {"VLLM_ENABLE_V1_MULTIPROCESSING": apart}):
         return LLM(str(policy), **made)
-
-
-def roll_out(llm: Any, prompts: Sequence[Any], parameters: Sequence[Any]) -> tuple[list[Any], Row]:
-    """Roll out with an engine of das. Returns vLLM's outputs, and the plain report."""
-    llm.collective_rpc("das_begin_rollout", args=(len(prompts),))
-    outputs = llm.generate([{"prompt_token_ids": prompt} for prompt in prompts], parameters, use_tqdm=False)
-    return outputs, llm.collective_rpc("das_end_rollout", args=(0,))[0]
 
 
 def worker_of(llm: Any) -> Any:

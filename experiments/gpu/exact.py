@@ -18,7 +18,7 @@ from typing import Any
 
 from analysis.arms import identity_verdict
 from das.verify.admission import LIMIT_KEY, PROBLEM_KEY
-from experiments.gpu.engines import THIN, Row, Scale, Verdict, build, roll_out, worker_of
+from experiments.gpu.engines import THIN, Row, Scale, Verdict, build, worker_of
 from experiments.settings.compose import composed
 from experiments.settings.config import run_config
 from experiments.settings.tasks import TASKS
@@ -131,8 +131,13 @@ def _roll_out(
         return SamplingParams(**draws, max_tokens=length, ignore_eos=True, logprobs=LISTED, extra_args=extra)
 
     llm.reset_prefix_cache()
-    outputs, report = roll_out(llm, list(prompts.values()), [parameters(*each) for each in prompts.items()])
-    answers = [output.outputs[0] for output in outputs]
+    llm.collective_rpc("das_begin_rollout", args=(len(prompts),))
+    ids, asked = (
+        [{"prompt_token_ids": ids} for ids in prompts.values()],
+        [parameters(*each) for each in prompts.items()],
+    )
+    answers = [output.outputs[0] for output in llm.generate(ids, asked, use_tqdm=False)]
+    report = llm.collective_rpc("das_end_rollout", args=(0,))[0]
     found = [pair for answer in answers for pair in zip(answer.token_ids, answer.logprobs, strict=True)]
     return [(token, {each: entry.logprob for each, entry in listed.items()}) for token, listed in found], report
 

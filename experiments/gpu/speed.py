@@ -1,9 +1,15 @@
-"""The part `speed` of task=check_gpu: how long does a rollout of an 8B shape take, and how does the device spend it?
+"""Two parts of task=check_gpu about times, with an 8B shape.
 
-Each arm has a process of its own, and rolls out the same responses (das/verify/forced.py); prompts are computed before.
-`stock` is vLLM as it comes, in the trainer's process as TRL has it; `stock_core` has its core in a process of its own,
-and das is compared with the faster of the two. `ngram` is vLLM's own n-gram drafter on the device, which drafts from a
-request's own text alone, with vLLM's dynamic speculation: fewer drafted tokens the more requests run.
+speed    how long does a rollout take, and how does the device spend it?
+passes   seconds of a decode pass by live requests, drafted rows and context. Each request has a prompt of its own: one
+         that many share is read from the device's L2 cache, which makes long contexts look cheap. latency.json is what
+         task.latency of task=advise reads.
+
+In `speed` each arm has a process of its own, and rolls out the same responses (das/verify/forced.py); prompts are
+computed before. `stock` is vLLM as it comes, in the trainer's process as TRL has it; `stock_core` has its core in a
+process of its own, and das is compared with the faster of the two. `ngram` is vLLM's own n-gram drafter on the device,
+which drafts from a request's own text alone, with vLLM's dynamic speculation: fewer drafted tokens the more requests
+run.
 
 das rolls out three visits, and knows no responses in the first; other arms the last one, and `stock` all whose lengths
 differ. After the timed visits a short rollout is profiled.
@@ -14,6 +20,7 @@ Texts are made up, of equal lengths, or recorded. `Forced` lets vLLM's own runne
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from statistics import median
 from typing import Any
 
 import numpy as np
@@ -283,3 +290,45 @@ def _summed_up(scale: Scale, rows: list[Row], device: dict[str, float]) -> str:
     said += [f"{last['tokens_per_pass']:.2f} tokens and {last['ms_a_pass']:.1f} ms a pass"]
     said += [f"{name.replace('_', ' ')} {share:.0%}" for name, share in device.items()]
     return ", ".join(said)
+
+
+# ---- passes ----
+
+# Tokens of context -> live requests. The keys and values of 64 requests with 8k tokens take 77 GB.
+LIVE: dict[int, tuple[int, ...]] = {350: (1, 16, 64, 256), 2048: (1, 16, 64), 8192: (1, 16, 64)}
+CPU_LIVE: dict[int, tuple[int, ...]] = {16: (1, 2), 48: (1, 2), 96: (1, 2)}
+DRAFTS, PASSES, ROOM = (0, 2, 4, 8), 10, 256  # drafted tokens of each request; timed passes; tokens of a response
+
+
+def passes(scale: Scale) -> Verdict:
+    """Time the passes, and fit the forms of task=calibrate to them."""
+    from experiments.measure.calibrate import RandomDrafter, timed_combination
+    from experiments.run.run_folder import device_name
+    from experiments.simulate.times import write_latency
+
+    live_of, drafts_of, count = scale.pick(LIVE, CPU_LIVE), scale.pick(DRAFTS, (0, 2)), scale.pick(PASSES, 3)
+    budget, most = {"name": "fixed", "tokens": max(drafts_of)}, max(map(max, live_of.values()))
+    sizes: Row = {"max_num_seqs": most, "max_model_len": max(live_of) + 2 * ROOM, "gpu_memory_utilization": 0.9}
+    # A prompt is computed once.
+    llm = build(scale, "das", options={"budget": budget}, enable_prefix_caching=True, **sizes)
+    engine, runner = llm.llm_engine, worker_of(llm).das_runner
+    drafting = runner.flights.drafter.draft_round
+    drafting.drafter = RandomDrafter(engine.model_config.get_vocab_size())
+    held = {  # by the KV cache
+        context: [live for live in lives if live * (context + ROOM) <= kv_tokens(llm)]
+        for context, lives in live_of.items()
+    }
+    common = set.intersection(*map(set, held.values()))  # tables need each number of requests at each context
+    rows, cells = list[list[float]](), list[str]()
+    for context, live in [(context, live) for context, lives in held.items() for live in lives]:
+        prompts = [{"prompt_token_ids": [i, *([1] * (context - 1))]} for i in range(live)]
+        for drafts in sorted({min(each, drafting.max_rows // live - 1) for each in drafts_of}):  # in one graph
+            timed = timed_combination(engine, runner, prompts, drafts, f"{context}-{live}-{drafts}", ROOM, count)
+            rows += [[live, tokens, live * context, s] for _, tokens, _, s in timed if live in common]
+            ms = 1e3 * median(row[-1] for row in timed)
+            scale.note(context=context, live=live, drafts=drafts, ms=ms)
+            cells.append(f"{live} x {drafts} at {context} {ms:.1f}")
+    source = f"vLLM, random weights of shape {scale.pick(SHAPE, 'tiny')} on {device_name()}"
+    error = write_latency(scale.folder / "latency.json", rows, source)["drafting"]["error"]
+    said = f"ms a pass, live x drafted at context: {', '.join(cells)}; error of the fitted form {error:.0%}"
+    return Verdict(True, said)

@@ -54,7 +54,7 @@ SMOKE: dict[str, tuple[str, ...]] = {
         "task.max_tokens=24",
         "task.drafters=[w8,w4]",
     ),
-    # Two parts of six; tests/nightly/test_check_gpu.py runs most.
+    # Two parts of five; tests/nightly/test_check_gpu.py runs most.
     "check_gpu": ("task.device=cpu", "task.parts=[sampler,passes]", "task.folder={scratch}/check_gpu"),
     # Beside the tasks: what chooses one is among the settings.
     "every_arm": ("task=compare", TINY, f"arms=[{ARMS}]"),
