@@ -106,7 +106,8 @@ def load(name: str, profile: str, overrides: Sequence[str]) -> Experiment:
         if isinstance(planned, str):
             runs[label] = load(planned, profile, overrides).runs[label]
             continue
-        own = (*setting, *planned["every"], *planned.get(profile, []), *overrides)
+        every, further = (planned.get(key, body.get(key, [])) for key in ("every", profile))
+        own = (*setting, *every, *further, *overrides)
         reads = dict.fromkeys(found for override in own for found in RUN.findall(override))
         minutes = SMOKE_MINUTES if profile == "smoke" else planned.get("minutes", share)
         runs[str(label)] = Run(own, minutes, tuple((name, runs[name]) for name in reads))

@@ -9,19 +9,7 @@ import numpy as np
 
 from analysis.figures import colours_of
 from analysis.report import Section, Table, by_columns, percent
-from analysis.sections.given import (
-    BLUE,
-    GREEN,
-    ORANGE,
-    Given,
-    Record,
-    change,
-    listed,
-    named,
-    numbers,
-    per,
-    total,
-)
+from analysis.sections.given import BLUE, GREEN, ORANGE, Given, Record, change, listed, named, numbers, per, total
 
 # Row of the main table: label of the run, arm, the paper's method, and its key in published er_replay.
 METHODS = {

@@ -227,12 +227,7 @@ class Given:
             self.line(f"{of}{arm} against stock: reduction of rollout time", engine=saved)
 
     def saves_time(
-        self,
-        claim: str,
-        run: Record,
-        paper: Mapping[str, Any],
-        last: int,
-        arms: tuple[str, str] = ("das", "none"),
+        self, claim: str, run: Record, paper: Mapping[str, Any], last: int, arms: tuple[str, str] = ("das", "none")
     ) -> None:
         """Add the claim that rollouts of the first of two arms take less time than the other's, with the paper's
         reduction over its steps 1..last and ours over all steps."""

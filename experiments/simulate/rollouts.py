@@ -16,6 +16,7 @@ import re
 import sys
 from collections.abc import Iterator
 from io import BytesIO, TextIOWrapper
+from itertools import groupby
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -49,17 +50,16 @@ def read_rollouts(path: Path, group: int = 0, prompt: int = 0) -> list[Workload]
     if [] in steps:
         raise UserError(f"{files[steps.index([])]} is empty: one row per response is needed")
     rows = [row for step in steps for row in step]
-    if path.is_dir() and (STEP_FILE.fullmatch(files[0].name) or not any("step" in row for row in rows)):
+    with_steps = any("step" in row for row in rows)
+    if path.is_dir() and (STEP_FILE.fullmatch(files[0].name) or not with_steps):
         return _workloads(steps, prompt, path)
-    if any("step" in row for row in rows):
+    if with_steps:
         if not all(isinstance(row.get("step"), int) for row in rows):
             raise UserError(f"{path}: either every row needs a step, a whole number, or no row may have one")
-        by_step: dict[int, list[dict[str, Any]]] = {step: [] for step in sorted({row["step"] for row in rows})}
-        for row in rows:
-            by_step[row["step"]].append(row)
-        return _workloads(list(by_step.values()), prompt, path)
-    (all_responses,) = _workloads([sorted(rows, key=lambda row: str(row.get("run", "")))], prompt, path)
-    return grouped(all_responses, group) if group else [all_responses]
+        by_step = groupby(sorted(rows, key=lambda row: row["step"]), lambda row: row["step"])
+        return _workloads([list(of_step) for _, of_step in by_step], prompt, path)
+    works = _workloads([sorted(rows, key=lambda row: str(row.get("run", "")))], prompt, path)
+    return grouped(works[0], group) if group else works
 
 
 def responses_of(path: Path) -> dict[str, list[np.ndarray]]:
