@@ -3,7 +3,6 @@
 `markdown` writes a report as text, `write_page` as one page of HTML.
 """
 
-import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -210,11 +209,9 @@ def curves(path: Path, lines: Mapping[str, tuple[Any, Any]], x: str, y: str, tit
     """
     pairs = {name: name.removesuffix(" (paper)") for name in lines}  # a curve and the paper's of that name: one colour
     colour = colours_of(list(dict.fromkeys(pairs.values())))
-    styles = itertools.cycle(["-", (0, (6, 2)), (0, (3, 1, 1, 1)), (0, (1, 1))])
-    style = {name: next(styles) for name in lines} if len(colour) > 7 else dict.fromkeys(lines, "-")
     with figure(path, size=(9, 4.2)) as axes:
         for name, (xs, ys) in lines.items():
-            form = "--" if name.endswith("(paper)") else style[name]
+            form = "--" if name.endswith("(paper)") else "-"
             axes.plot(xs, ys, linestyle=form, color=colour[pairs[name]], label=name, linewidth=1.6)
         axes.set(xlabel=x, ylabel=y, title=title)
         if all(np.min(ys) >= 0 for _, ys in lines.values()):

@@ -39,18 +39,16 @@ PREFACE = (
 MODELS = ("Qwen2.5-7B", "Qwen2.5-14B", "Llama-3.1-8B-Instruct")
 MAIN = (
     "With the roofline's times alone both W4 arms gain more than was measured. 10 to 15 ms of host time per cycle, "
-    "which the roofline leaves out, bring the 7B and the 8B near the measured values. No host time that was tried "
-    "reaches the measured slowdown of the 14B with speculation always on. Verification that costs more than the "
-    "roofline says, most of all for the 14B (T_V in the next section), may be a part of it; the rest is not known. The "
-    "order toggle, always on, plain holds in every cell. No constant was fitted to these results; the host times are a "
-    "scan."
+    "which the roofline leaves out, bring the 7B and the 8B near the measured values; none that was tried reaches the "
+    "slowdown of the 14B with speculation always on, of which dearer verification (T_V in the next section) may be a "
+    "part. The order toggle, always on, plain holds in every cell. No constant was fitted; the host times are a scan."
 )
 EAGLE = (
-    "One mean tau promises all three models a quarter less rollout time, or even less. But acceptance falls with depth "
-    "in the tail (not for the 14B), and verification took longer than the roofline says. With both as published, the "
-    "order is the measured one, and the 8B loses time. All three are 7 to 9 points away from what was measured. T_V "
-    "was timed at one batch size, which is not stated; its excess over the roofline is taken to be the same at all "
-    "batch sizes. tau by depth is from the first five steps, the measured times are from a hundred."
+    "One mean tau promises all three models at least a quarter less rollout time. But acceptance falls with depth in "
+    "the tail (not for the 14B), and verification took longer than the roofline says. With both as published, the "
+    "order is the measured one, and the 8B loses time; all three are 7 to 9 points away from what was measured. T_V's "
+    "excess over the roofline, timed at one unstated batch size, is taken to be the same at all. tau by depth is from "
+    "the first five steps, the measured times are from a hundred."
 )
 Number = Array | float
 HOST_MS = (0, 5, 10, 15)  # milliseconds of host time per speculation cycle, which the paper's roofline leaves out

@@ -40,11 +40,10 @@ DIFFERS = (
     "Nothing is fitted to the paper's four points. A pass reads the experts that its rows choose (at random; of the "
     "busiest GPU), keys and values, and has two all-reduces in each of 94 layers and the gaps between a layer's "
     "kernels. These two do not shrink with more GPUs, and drafted tokens share them: so drafts bring nearly what they "
-    "accept, as the paper has it. Where few requests are live they choose fewer experts than their drafts, which then "
-    "cost more. The step gains more than the paper's wherever the rollout's share of it is larger here; that share "
-    "hangs on what is assumed of lengths and training. Asynchronous training without drafts already hides training "
-    "and the longest responses, so that drafts shorten all that is left. The 8B's cost of a drafted token, as the "
-    "paper measured it, would leave little of all this."
+    "accept, as the paper has it. Few live requests choose fewer experts than their drafts, which then cost more. The "
+    "step gains more than the paper's wherever the rollout's share of it, which hangs on assumed lengths and training, "
+    "is larger here. Asynchronous training without drafts already hides training and the longest responses, so drafts "
+    "shorten all that is left. The 8B's measured cost of a drafted token would leave little of all this."
 )
 
 

@@ -250,14 +250,8 @@ class ByDepth:
 def constant_rate(tau: float, gamma: int) -> Profile:
     """Return the profile with a rate a at all positions that gives tau = (1 - a^(gamma+1)) / (1 - a) tokens per cycle,
     from 1 to gamma + 1."""
-    low, high = 0.0, 1.0
-    for _ in range(60):
-        middle = (low + high) / 2
-        if Profile((middle,) * gamma).tau < tau:
-            low = middle
-        else:
-            high = middle
-    return Profile((high,) * gamma)
+    roots = np.roots([1.0] * gamma + [1.0 - tau])
+    return Profile((min(1.0, float(max(roots[np.isreal(roots)].real))),) * gamma)
 
 
 @dataclass(frozen=True)
