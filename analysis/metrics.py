@@ -68,8 +68,7 @@ def of_rows(rows: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
         if both := [row for row in rows if metric.overall and _has(row, *metric.overall)]:
             above, below = (sum(row[name] for row in both) for name in metric.overall)
             found["overall"] = above / below if below else None
-        if found:
-            numbers[metric.name] = found
+        numbers[metric.name] = found
     return numbers
 
 
@@ -80,7 +79,7 @@ def _has(row: Mapping[str, Any], *names: str) -> bool:
 def summarised(rows: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
     """Return those numbers of an arm's rows that result.json has."""
     kept = {metric.name for metric in METRICS if metric.result or metric.overall}
-    return {name: numbers for name, numbers in of_rows(rows).items() if name in kept}
+    return {name: numbers for name, numbers in of_rows(rows).items() if numbers and name in kept}
 
 
 def timeless(rows: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:

@@ -17,14 +17,13 @@ import pandas as pd
 from analysis import read
 from analysis.arms import aligned
 from analysis.compare import flatten
-from analysis.figures import figure
+from analysis.figures import SMOOTH, figure
 from analysis.identity import differing
 from analysis.metrics import SHOWN, of_arm, of_rows
 from das.general.files import write_text
 from das.general.side_output import keep_printing
 
 AGAINST = ("none", "stock", "suffix")  # arms with which rollout times are compared, where a comparison has them
-SMOOTH = 4  # steps of a moving mean
 
 
 def comparisons(folders: Sequence[Path]) -> list[dict[str, Any]]:
@@ -40,7 +39,7 @@ def comparisons(folders: Sequence[Path]) -> list[dict[str, Any]]:
     return found
 
 
-def trainings(folders: Sequence[Path], setting: str) -> list[tuple[Any, pd.DataFrame]]:
+def trainings(folders: Sequence[Path], setting: str) -> list[tuple[Any, list[dict[str, Any]]]]:
     """Read the rows of all trainings in these folders, each with its value of the setting. Raises SystemExit if there
     are none, or if one lacks the setting."""
     found = []
@@ -48,7 +47,7 @@ def trainings(folders: Sequence[Path], setting: str) -> list[tuple[Any, pd.DataF
         config = flatten(read.config(path.parent))
         if setting not in config:
             raise SystemExit(f"error: {path.parent} has no setting {setting}: name a key of its config.yaml")
-        found.append((config[setting], pd.DataFrame(read.metrics(path.parent))))
+        found.append((config[setting], read.metrics(path.parent)))
     if not found:
         made = f"make some with python run.py -m task=train {setting}=0,1 seed=0,1,2"
         raise SystemExit(f"error: {', '.join(map(str, folders))}: no run (metrics.jsonl): {made}")
@@ -88,9 +87,10 @@ def verdict(results: Sequence[Mapping[str, Any]]) -> str:
     return f"identical: {'NO: ' + '; '.join(wrong) if wrong else 'yes'}  ({len(results)} comparisons)"
 
 
-def draw(setting: str, runs: Sequence[tuple[Any, pd.DataFrame]], path: Path) -> None:
+def draw(setting: str, runs: Sequence[tuple[Any, list[dict[str, Any]]]], path: Path) -> None:
     """Draw the mean reward by step and its range over seeds, with moving means."""
-    curves = pd.DataFrame({(value, i): rows.set_index("step")["reward"] for i, (value, rows) in enumerate(runs)})
+    rewards = [(value, pd.Series({row["step"]: row["reward"] for row in rows})) for value, rows in runs]
+    curves = pd.DataFrame({(value, i): of_run for i, (value, of_run) in enumerate(rewards)})
     curves = curves.rolling(min(SMOOTH, len(curves))).mean()
     with figure(path, size=(6, 3.6)) as axes:
         for value in dict.fromkeys(value for value, _ in runs):
@@ -116,7 +116,7 @@ def main(words: Sequence[str]) -> None:
         print(aligned(table(found, 2)), verdict(results), sep="\n")
     else:
         runs = trainings(given.folders, given.by)
-        of_runs = [(value, of_rows(rows.to_dict("records"))) for value, rows in runs]
+        of_runs = [(value, of_rows(rows)) for value, rows in runs]
         shown = SHOWN["of_values"].items()
         found = summed_up([{given.by: v, **{h: n[m].get(k) for h, (m, k) in shown}} for v, n in of_runs], given.by)
         print(aligned(table(found, 3)))

@@ -127,23 +127,18 @@ def distant(matrix: np.ndarray, least: int, most: int) -> float:
 def das_fig5(given: Given) -> Section:
     """The index against a suffix array."""
     paper, measured = given.paper("das_fig5"), given.run.result["array"]
-    # The paper's operation and structure, and our measurement in milliseconds.
-    columns = [
-        *(("speculate", "suffix_tree", "query_ms"), ("speculate", "suffix_array", "array_query_ms")),
-        *(
-            ("insert_100_tokens", "suffix_tree", "insert_100_ms"),
-            ("insert_100_tokens", "suffix_array", "array_sort_ms"),
-        ),
-    ]
     names, sizes = {"suffix_tree": "index", "suffix_array": "array"}, paper["corpus_tokens"]
-    titles = {"speculate": "draft query", "insert_100_tokens": "insertion of 100 tokens"}
+    operations = {  # the paper's: in words, and our milliseconds with the index and with the array
+        "speculate": ("draft query", "query_ms", "array_query_ms"),
+        "insert_100_tokens": ("insertion of 100 tokens", "insert_100_ms", "array_sort_ms"),
+    }
+    columns = [(of, *own) for of, (_, *keys) in operations.items() for own in zip(names, keys, strict=True)]
     colors, ours = colours_of(["index", "array"]), [row["tokens"] for row in measured]
     with given.picture("tree_and_array.png", 2) as drawn:
-        for axes, (of, title) in zip(drawn, titles.items(), strict=True):
-            own = [(names[name], name, key) for operation, name, key in columns if operation == of]
-            for label, _, key in own:
+        for axes, (of, (title, *keys)) in zip(drawn, operations.items(), strict=True):
+            for label, key in zip(names.values(), keys, strict=True):
                 axes.plot(ours, [row[key] for row in measured], ".-", color=colors[label], label=label)
-            for label, name, _ in own:
+            for name, label in names.items():
                 axes.plot(sizes, paper[of][name], ":", color=colors[label], label=f"{label} (paper)")
             axes.set(title=f"Fig 5: {title}", xlabel="tokens indexed", ylabel="ms", xscale="log", yscale="log")
 
