@@ -16,8 +16,12 @@ import shutil
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+import torch
+
 from analysis.arms import identity_verdict
 from das.verify.admission import LIMIT_KEY, PROBLEM_KEY
+from das.verify.noise import keyed_argmax, likeliest
 from experiments.gpu.engines import THIN, Row, Scale, Verdict, build, worker_of
 from experiments.settings.compose import composed
 from experiments.settings.config import run_config
@@ -29,11 +33,6 @@ UNLIKELY = 1e-4  # a p-value below this means that the distributions differ
 
 def sampler(scale: Scale) -> Verdict:
     """Compare tokens, and the likeliest ones that drafters remember, for random, tied and masked logits."""
-    import numpy as np
-    import torch
-
-    from das.verify.noise import keyed_argmax, likeliest
-
     vocabulary = scale.pick(151936, 2000)
     compared = differing = pairs_differing = 0
     for rows in scale.pick(ROWS, (1, 7)):
@@ -64,11 +63,6 @@ def sampler(scale: Scale) -> Verdict:
 def chi_square_p(draws: int, device: str) -> float:
     """Draw tokens with many seeds for fixed logits. Returns the p-value of Pearson's chi-square test that they follow
     the softmax: how likely counts as unusual as these are if they do."""
-    import numpy as np
-    import torch
-
-    from das.verify.noise import keyed_argmax
-
     logits = torch.randn(64, generator=torch.Generator().manual_seed(0)) * 2
     rows, counts = logits.to(device).repeat(1000, 1), torch.zeros(64, dtype=torch.float64)
     for first in range(0, draws, len(rows)):

@@ -295,8 +295,8 @@ def _summed_up(scale: Scale, rows: list[Row], device: dict[str, float]) -> str:
 # ---- passes ----
 
 # Tokens of context -> live requests. The keys and values of 64 requests with 8k tokens take 77 GB.
-LIVE: dict[int, tuple[int, ...]] = {350: (1, 16, 64, 256), 2048: (1, 16, 64), 8192: (1, 16, 64)}
-CPU_LIVE: dict[int, tuple[int, ...]] = {16: (1, 2), 48: (1, 2), 96: (1, 2)}
+CONTEXTS: dict[int, tuple[int, ...]] = {350: (1, 16, 64, 256), 2048: (1, 16, 64), 8192: (1, 16, 64)}
+CPU_CONTEXTS: dict[int, tuple[int, ...]] = {16: (1, 2), 48: (1, 2), 96: (1, 2)}
 DRAFTS, PASSES, ROOM = (0, 2, 4, 8), 10, 256  # drafted tokens of each request; timed passes; tokens of a response
 
 
@@ -306,7 +306,7 @@ def passes(scale: Scale) -> Verdict:
     from experiments.run.run_folder import device_name
     from experiments.simulate.times import write_latency
 
-    live_of, drafts_of, count = scale.pick(LIVE, CPU_LIVE), scale.pick(DRAFTS, (0, 2)), scale.pick(PASSES, 3)
+    live_of, drafts_of, count = scale.pick(CONTEXTS, CPU_CONTEXTS), scale.pick(DRAFTS, (0, 2)), scale.pick(PASSES, 3)
     budget, most = {"name": "fixed", "tokens": max(drafts_of)}, max(map(max, live_of.values()))
     sizes: Row = {"max_num_seqs": most, "max_model_len": max(live_of) + 2 * ROOM, "gpu_memory_utilization": 0.9}
     # A prompt is computed once.

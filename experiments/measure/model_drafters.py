@@ -8,15 +8,13 @@ coupled         share at which the token drawn with the verifier's noise is the 
 one_minus_tv    mean of 1 - TV(policy, drafter): the most that rejection sampling could accept
 tau             tokens per pass of coupled drafts by their length, as a mean over all first positions: {"1": ..., "2":
                 ...}; tau_likeliest: for drafts of likeliest tokens
-
-experiments.heads is imported inside functions, because it loads transformers' trainer.
 """
 
 import copy
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -30,15 +28,15 @@ from das.verify.noise import keyed_argmax
 from experiments.arm.data import dataset, tokenized_rows
 from experiments.arm.models import draft_model_directory, policy_directory, with_head
 from experiments.arm.validate import check
+from experiments.heads.eagle3 import Eagle3Head, shape_for
+from experiments.heads.files import load_head
+from experiments.heads.training import STATE, generated, texts_of
 from experiments.run.environment import set_environment
 from experiments.run.errors import UserError
 from experiments.run.progress import Progress
 from experiments.run.run_folder import RunFolder
 from experiments.settings.compose import Composed
 from experiments.settings.config import RunConfig, run_config
-
-if TYPE_CHECKING:
-    from experiments.heads.eagle3 import Eagle3Head
 
 COUPLED, LIKELIEST = KINDS = range(2)  # a draft of tokens drawn with the noise; of likeliest tokens
 COLUMNS, TAUS = ("argmax", "coupled", "one_minus_tv"), ("tau_likeliest", "tau")  # of the printed table
@@ -92,8 +90,8 @@ def run(config: RunConfig, composed: Composed, folder: str) -> None:
     positions = sum(len(text.response) for text in texts)
     lines = [[f"T={temperature:g}, {positions} positions", *COLUMNS, *TAUS]]
     for name, values in found.items():
-        taus = (values[tau][str(config.task.tokens)] for tau in TAUS)
-        lines.append([name, *(f"{value:.4f}" for value in (*(values[column] for column in COLUMNS), *taus))])
+        numbers = [values[column] for column in COLUMNS] + [values[tau][str(config.task.tokens)] for tau in TAUS]
+        lines.append([name, *map("{:.4f}".format, numbers)])
     progress.note(f"\n{aligned(lines)}")
     progress.note(f"result: {run_folder.write_result({'positions': positions, 'drafters': found})}")
 
@@ -120,10 +118,8 @@ def drafters_of(
             policy_directory(drafting, note)  # makes the draft model, too
             drafters[name] = drafts_of_model(load(draft_model_directory(drafting)))
         else:
-            from experiments.heads import files as head_files
-
             made = with_head(run_config(composed.changed({"arm": "eagle3_frozen"})), folder, note)
-            drafters[name] = drafts_of_head(policy, head_files.load_head(Path(made.arm.speculative["model"])))
+            drafters[name] = drafts_of_head(policy, load_head(Path(made.arm.speculative["model"])))
             if policy is not old:
                 drafters[f"{name}, older"] = drafters[name]
                 drafters[name] = drafts_of_head(policy, trained_head(Path(task.trained), policy))
@@ -136,21 +132,15 @@ def check_trained(checkpoint: Path, drafters: Sequence[str]) -> None:
         raise UserError(
             f"task.trained={checkpoint} holds no policy: name a folder like RUN/arms/ARM/checkpoints/step_00008"
         )
-    if "eagle3" in drafters:
-        from experiments.heads import training as head_training
-
-        if not (checkpoint / head_training.STATE).is_file():
-            raise UserError(f"task.trained={checkpoint} holds no head: name a checkpoint of an arm that trained one")
+    if "eagle3" in drafters and not (checkpoint / STATE).is_file():
+        raise UserError(f"task.trained={checkpoint} holds no head: name a checkpoint of an arm that trained one")
 
 
-def trained_head(checkpoint: Path, policy: Model) -> "Eagle3Head":
+def trained_head(checkpoint: Path, policy: Model) -> Eagle3Head:
     """Load the head from the checkpoint of an arm that trained a head, such as eagle3_online."""
-    from experiments.heads import training as head_training
-    from experiments.heads.eagle3 import Eagle3Head, shape_for
-
     config: Any = policy.config
     head = Eagle3Head(shape_for(config.to_dict()))
-    head.load_state_dict(torch.load(checkpoint / head_training.STATE, weights_only=True)["head"])
+    head.load_state_dict(torch.load(checkpoint / STATE, weights_only=True)["head"])
     return head
 
 
@@ -159,11 +149,9 @@ def drafts_of_model(model: Model) -> Drafter:
     return lambda text, tokens: Drafts(0, [logits_of(model, text)], OF_MODELS)
 
 
-def drafts_of_head(policy: Model, head: "Eagle3Head") -> Drafter:
+def drafts_of_head(policy: Model, head: Eagle3Head) -> Drafter:
     """Return a drafter that is an EAGLE-3 head. It reads the policy's hidden states. Its first draft begins at the
     second token of the response."""
-    from experiments.heads.training import texts_of
-
     embedding: torch.Tensor = policy.get_input_embeddings().weight  # type: ignore[operator]
 
     def drafts(text: Text, tokens: int) -> Drafts:
@@ -215,8 +203,6 @@ COPIES: dict[str, Callable[[Model], Model]] = {
 
 def sampled(policy: Any, prompts: Sequence[list[int]], samples: int, temperature: float, max_tokens: int) -> list[Text]:
     """Return `samples` responses to each prompt, drawn by keyed noise as in an engine. Seeds count from 0."""
-    from experiments.heads.training import generated
-
     requests = [prompt for prompt in prompts for _ in range(samples)]
     seeds, width = np.arange(len(requests)), max(map(len, requests))
 
