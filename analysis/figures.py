@@ -300,17 +300,10 @@ def draw_panels(
         for panel, chart in zip(panels, axes.flat, strict=False):
             for order, (name, rows) in enumerate(runs.items()):
                 for rank, metric in enumerate(panel.metrics):
-                    found = points(rows, metric)
-                    if not found:
-                        continue
-                    chart.plot(
-                        *zip(*found, strict=True),
-                        color=colours[name],
-                        linewidth=max(1.0, 3.0 - order) if rank == 0 else 1.0,
-                        linestyle=(0, (1, 2)) if rank else "-" if order == 0 else (0, (4, 1 + order)),
-                        marker="." if len(found) == 1 else None,
-                        label=name if rank == 0 else None,
-                    )
+                    if found := points(rows, metric):
+                        own = {"linewidth": 1.0, "linestyle": (0, (1, 2))} if rank else {"label": name}
+                        own |= {"color": colours[name], "marker": "." if len(found) == 1 else None}
+                        chart.plot(*zip(*found, strict=True), **style(name, order) | own)
             chart.set(title=panel.title, ylabel=panel.unit, xlabel="training step")
             values = [value for line in chart.lines for value in line.get_ydata()]
             if values and min(values) >= 0:
