@@ -301,7 +301,7 @@ def draw_panels(
             for order, (name, rows) in enumerate(runs.items()):
                 for rank, metric in enumerate(panel.metrics):
                     if found := points(rows, metric):
-                        own = {"linewidth": 1.0, "linestyle": (0, (1, 2))} if rank else {"label": name}
+                        own: dict[str, Any] = {"linewidth": 1.0, "linestyle": (0, (1, 2))} if rank else {"label": name}
                         own |= {"color": colours[name], "marker": "." if len(found) == 1 else None}
                         chart.plot(*zip(*found, strict=True), **style(name, order) | own)
             chart.set(title=panel.title, ylabel=panel.unit, xlabel="training step")

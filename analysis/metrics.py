@@ -63,17 +63,16 @@ def of_rows(rows: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
     for metric in METRICS:
         found: dict[str, Any] = {}
         if any(metric.name in row for row in rows):
-            found = summary([row[metric.name] for row in rows if _has(row, metric.name)])
+            missing = 0.0 if metric.result else None  # what result.json has is a sum, and 0 in rows without it
+            values = [row.get(metric.name, missing) for row in rows]
+            found = summary([value for value in values if isinstance(value, int | float)])
             found |= visits(rows, metric.name) if metric.visits else {}
-        if both := [row for row in rows if metric.overall and _has(row, *metric.overall)]:
+        both = [row for row in rows if all(row.get(name) is not None for name in metric.overall)]
+        if metric.overall and both:
             above, below = (sum(row[name] for row in both) for name in metric.overall)
             found["overall"] = above / below if below else None
         numbers[metric.name] = found
     return numbers
-
-
-def _has(row: Mapping[str, Any], *names: str) -> bool:
-    return all(isinstance(row.get(name), int | float) for name in names)
 
 
 def summarised(rows: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, Any]]:

@@ -177,7 +177,7 @@ class Design:
         most = DRAFTED if self.shared else min(DRAFTED, self.rows // seats - 1)
         ahead = RowsAhead(SIZES) if self.late else planned_rows
         budget = Known(times, self.rests) if self.knows else Marginal(ratio=ON_GPU)
-        return TextEngine(times, seats, HistoryDrafter(), budget, longest, "", most, self.rows, ahead)
+        return TextEngine(times, seats, HistoryDrafter(), budget, longest, most, self.rows, ahead)
 
 
 SIZES = [*range(8, 256, 8), *range(256, 769, 16)]  # rows of graphs

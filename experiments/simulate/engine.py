@@ -5,14 +5,12 @@ text. An acceptance profile decides at random how many tokens of a draft are acc
 every live request, in gamma draft passes, and verifies them in one target pass.
 """
 
-import heapq
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from das.drafter import Drafter
 from experiments.simulate.times import PassTimes, PassWork
 from experiments.simulate.workload import Workload
 
@@ -40,8 +38,6 @@ class Engine:
 
     max_num_seqs: the most requests that decode at once.
     """
-
-    drafter: Drafter | None = None  # that remembers the responses of a rollout
 
     def __init__(self, times: PassTimes, max_num_seqs: int) -> None:
         self.times = times
@@ -87,8 +83,8 @@ class Engine:
         """Admit waiting requests, then run one or more passes, at most until a request finishes."""
         raise NotImplementedError
 
-    def close_step(self) -> None:
-        """Note that the rollout is over on all engines."""
+    def close_step(self, next_history_tick: int) -> None:
+        """Note that the rollout is over. next_history_tick: that of the drafter's history after the step."""
 
     def _pass(self, admitted: Sequence[int], **counts: int) -> PassWork:
         """Returns what a pass does. admitted: the requests that are new in it. counts: see PassWork."""
@@ -155,25 +151,15 @@ class Step:
 def simulate_rollout(
     work: Workload, engines: Sequence[Engine], placed: Sequence[Sequence[int]], next_history_tick: int
 ) -> Step:
-    """Simulate the rollout of one step. The engine with the earliest clock runs its next pass, until all are done.
+    """Simulate the rollout of one step on engines of which none knows what another does.
 
     placed: the requests of each engine. next_history_tick: the drafters' history tick after the step.
     """
     for engine, requests in zip(engines, placed, strict=True):
         engine.begin_step(work, requests)
-    events = [(0.0, e) for e, engine in enumerate(engines) if engine.waiting]
-    heapq.heapify(events)
-    while events:
-        _, e = heapq.heappop(events)
-        engine = engines[e]
-        if engine.live or engine.waiting:
+        while engine.live or engine.waiting:
             engine.advance()
-            heapq.heappush(events, (engine.now, e))
-    for engine in engines:
-        engine.close_step()
-    drafters = {id(engine.drafter): engine.drafter for engine in engines}  # engines may share one
-    for drafter in filter(None, drafters.values()):
-        drafter.move_window(next_history_tick)
+        engine.close_step(next_history_tick)
     return Step(
         rollout_s=max(engine.now for engine in engines),
         tokens=len(work.tokens),

@@ -41,16 +41,11 @@ def planned_rows(wanted: Sequence[Collection[int]], most: int) -> list[int]:
 class TextEngine(Engine):
     """An engine that drafts with a real drafter and a real budget.
 
-    drafter        the drafter; several engines may share it
-    budget         the budget of this engine only
     max_tokens     the longest response allowed
-    name           prefix of request names, which must differ between engines that share a drafter
     max_draft_tokens, max_rows  see DraftRound
     ahead          how many drafted tokens a pass verifies that is launched before the drafts are known; the likeliest
                    ones are. Or how many of each request, such as planned_rows. None: drafts are known
     """
-
-    drafter: Drafter
 
     def __init__(
         self,
@@ -59,7 +54,6 @@ class TextEngine(Engine):
         drafter: Drafter,
         budget: BudgetPolicy,
         max_tokens: int,
-        name: str = "",
         max_draft_tokens: int | None = None,
         max_rows: int | None = None,
         ahead: Callable[[Sequence[Collection[int]], int], Sequence[int]] | RowsAhead | None = None,
@@ -69,7 +63,6 @@ class TextEngine(Engine):
         self.draft_round = DraftRound(drafter, budget, max_draft_tokens, max_rows=max_rows)
         self._ahead = ahead
         self.max_tokens = max_tokens
-        self._name = name
 
     def begin_step(self, work: Workload, requests: Sequence[int]) -> None:
         super().begin_step(work, requests)
@@ -133,8 +126,7 @@ class TextEngine(Engine):
     def _join(self) -> list[LiveRequest]:
         """Add waiting requests to the free rows of the batch, without drafts. Returns the new requests."""
         joined = [
-            LiveRequest(f"{self._name}{i}", self.work.problems[i], self.max_tokens, prompt=self.work.prompt)
-            for i in self.admit()
+            LiveRequest(f"{i}", self.work.problems[i], self.max_tokens, prompt=self.work.prompt) for i in self.admit()
         ]
         if joined:
             self._requests += joined
@@ -233,11 +225,10 @@ class TextEngine(Engine):
             self.draft_round.end(request)
         self._just_finished = []
 
-    def close_step(self) -> None:
-        """End the requests that finished last, and tell the budget that the rollout is over. The drafter is told later,
-        because engines may share it."""
+    def close_step(self, next_history_tick: int) -> None:
         self._end_finished()
         self.draft_round.budget.end_step()
+        self.drafter.move_window(next_history_tick)
 
 
 # On a GPU das drafts at most 8 tokens for a request, and keeps a pass within its largest graph (engine/patches/gpu.py).
@@ -263,4 +254,4 @@ class Arm:
         if not self.ahead:
             return TextEngine(times, max_num_seqs, drafter, budget, max_tokens)
         drafted, rows = min(DRAFTED, budget.max_draft_tokens), max(1, round(GRAPHS / stands_for))
-        return TextEngine(times, max_num_seqs, drafter, budget, max_tokens, "", drafted, rows, planned_rows)
+        return TextEngine(times, max_num_seqs, drafter, budget, max_tokens, drafted, rows, planned_rows)

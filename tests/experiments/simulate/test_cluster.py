@@ -1,5 +1,5 @@
-"""Rollouts on several engines: when they end, shared and private histories; requests that a Dispatcher places while
-they run: near the bound that none beats."""
+"""Rollouts on several engines: when they end; requests that a Dispatcher places while they run: near the bound that
+none beats."""
 
 import heapq
 from collections.abc import Sequence
@@ -7,11 +7,8 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
-from das.budget import make_budget
 from das.cluster.dispatcher import Dispatcher, QueuedRequest
-from das.drafter import HistoryDrafter
 from experiments.simulate.engine import PlainEngine, simulate_rollout
-from experiments.simulate.text_engine import TextEngine
 from experiments.simulate.times import Affine, Times
 from experiments.simulate.workload import Workload, workload
 
@@ -24,22 +21,6 @@ def long_tailed(seed: int, problems: int, group: int) -> Workload:
     lengths = np.exp(centre[:, None] + random.normal(0, 0.4, (problems, group))).clip(1, 16384).astype(int)
     names = [str(p) for p in range(problems) for _ in range(group)]
     return workload(names, [np.zeros(n, np.int32) for n in lengths.ravel()])
-
-
-def drafting(number: int, *, share_a_history: bool = False) -> list[TextEngine]:
-    """Engines that draft from histories of their own, or from one of all."""
-    histories = [HistoryDrafter(cross_problem_tokens=0, min_prob=0.005) for _ in range(number)]
-    return [
-        TextEngine(
-            TIMES,
-            2,
-            histories[0 if share_a_history else e],
-            make_budget({"name": "fixed", "tokens": 8}),
-            500,
-            name=f"{e}-",
-        )
-        for e in range(number)
-    ]
 
 
 def lower_bound(work: Workload, engines: Sequence[PlainEngine]) -> float:
@@ -64,19 +45,6 @@ def test_several_engines_end_when_the_slowest_does() -> None:
     assert step.rollout_s == pytest.approx(max(alone))
     assert [sorted(engine.finished) for engine in engines] == placed
     assert lower_bound(work, engines) <= step.rollout_s
-
-
-def test_shared_history_knows_what_other_engines_generated() -> None:
-    """In the second epoch each problem runs on the other engine."""
-    random = np.random.default_rng(0)
-    work = workload(["a", "b"], [random.integers(0, 5000, 400) for _ in range(2)])
-    tokens_per_pass = {}
-    for shared in (False, True):
-        engines = drafting(2, share_a_history=shared)
-        simulate_rollout(work, engines, [[0], [1]], 1)
-        tokens_per_pass[shared] = simulate_rollout(work, engines, [[1], [0]], 2).tokens_per_pass
-    assert tokens_per_pass[False] < 1.1
-    assert tokens_per_pass[True] > 5
 
 
 def requests_of(work: Workload) -> list[QueuedRequest]:
