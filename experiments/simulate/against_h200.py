@@ -22,7 +22,7 @@ from das.budget.latency import ON_GPU, Array
 from das.budget.marginal import FIRST_PLAIN, Marginal
 from das.draft_round import RowsAhead
 from das.drafter import HistoryDrafter
-from experiments.simulate.engine import PlainEngine, roll_out
+from experiments.simulate.engine import PlainEngine, Step, roll_out
 from experiments.simulate.gpu_times import GpuTimes, gpu_times
 from experiments.simulate.rollouts import read_rollouts
 from experiments.simulate.text_engine import TextEngine, planned_rows
@@ -104,16 +104,23 @@ def rolled(live: int) -> tuple[float, Rolled]:
     stock = roll_out(PlainEngine(h200(das=False), live), epochs)
     most = min(DRAFTED, GRAPHS // live - 1)
     engine = TextEngine(h200(), live, HistoryDrafter(), Then(), LENGTH + 1, max_draft_tokens=most, ahead=longest)
-    das = roll_out(engine, epochs)
-    count = sum(len(step.timelines[0]["live"]) for step in das[1:])
-    took, of_stock = (sum(step.rollout_s for step in arm[1:]) for arm in (das, stock))
     # An engine that drafts ran a request once more before it heard of its end; `stock` knew the responses' lengths.
-    took += len(das[1:]) * h200().seconds(PassWork(1, 0, PROMPT + LENGTH, 1))
-    tokens = sum(step.tokens for step in das[1:]) / sum(step.passes for step in das[1:])
-    drafted = sum(step.num_drafted for step in das[1:]) / count
-    first = das[0].rollout_s / stock[0].rollout_s
-    ms = 1e3 * of_stock / sum(len(step.timelines[0]["live"]) for step in stock[1:])
-    return ms, Rolled(1e3 * took / count, tokens, took / of_stock, drafted, first)
+    das = took(roll_out(engine, epochs), stock, h200().seconds(PassWork(1, 0, PROMPT + LENGTH, 1)))
+    return 1e3 * sum(step.rollout_s for step in stock[1:]) / batches(stock[1:]), das
+
+
+def batches(steps: Sequence[Step]) -> int:
+    """Return the number of passes of the whole batch."""
+    return sum(len(step.timelines[0]["live"]) for step in steps)
+
+
+def took(steps: Sequence[Step], stock: Sequence[Step], more: float = 0.0) -> Rolled:
+    """Return what rollouts of an arm took. stock: those of `stock`. more: seconds that each rollout took besides."""
+    later, count = steps[1:], batches(steps[1:])
+    seconds, of_stock = sum(step.rollout_s + more for step in later), sum(step.rollout_s for step in stock[1:])
+    tokens = sum(step.tokens for step in later) / sum(step.passes for step in later)
+    drafted = sum(step.num_drafted for step in later) / count
+    return Rolled(1e3 * seconds / count, tokens, seconds / of_stock, drafted, steps[0].rollout_s / stock[0].rollout_s)
 
 
 # ---- designs: when a pass learns how many tokens it verifies for each request, and which ----
@@ -197,15 +204,12 @@ def compared(name: str, epochs: Sequence[Workload], seats: int) -> str:
     """Return a row of the designs' table: time divided by that of `stock`, in the first, the second and the later
     epochs."""
     stock = roll_out(PlainEngine(h200(das=False), seats), epochs)
-    ms = 1e3 * sum(step.rollout_s for step in stock) / sum(len(step.timelines[0]["live"]) for step in stock)
+    ms = 1e3 * sum(step.rollout_s for step in stock) / batches(stock)
     cells, longest = [], max(int(work.lengths.max()) for work in epochs)
     for design in DESIGNS.values():
         steps = roll_out(design.engine(replace(h200(), reading=0.0), seats, longest), epochs)
-        ratios = [step.rollout_s / plain.rollout_s for step, plain in zip(steps, stock, strict=True)]
-        later = sum(step.rollout_s for step in steps[1:]) / sum(step.rollout_s for step in stock[1:])
-        drafted = sum(step.num_drafted for step in steps[1:]) / sum(len(s.timelines[0]["live"]) for s in steps[1:])
-        tokens = sum(step.tokens for step in steps[1:]) / sum(step.passes for step in steps[1:])
-        cells.append(f"**{later:.2f}** ({ratios[0]:.2f}, {ratios[1]:.2f}; {tokens:.2f} of {drafted:.0f})")
+        das, second = took(steps, stock), steps[1].rollout_s / stock[1].rollout_s
+        cells.append(f"**{das.ratio:.2f}** ({das.first:.2f}, {second:.2f}; {das.tokens:.2f} of {das.drafted:.0f})")
     return row(name, f"{ms:.1f}", *cells)
 
 
@@ -226,7 +230,7 @@ def designs(recordings: Sequence[Path]) -> None:
 def at_rest(live: int) -> float:
     """Return ms a pass of das in a rollout in which it drafts nothing."""
     step = roll_out(PlainEngine(h200(), live), works(live, 1))[0]
-    return 1e3 * step.rollout_s / len(step.timelines[0]["live"])
+    return 1e3 * step.rollout_s / batches([step])
 
 
 def row(*cells: str) -> str:
@@ -234,32 +238,30 @@ def row(*cells: str) -> str:
     return f"| {' | '.join(cells)} |"
 
 
-def beside(measured: float, computed: float, digits: int = 1) -> tuple[str, str, str]:
-    """Return the cells of a measured and a computed number, and how far they part."""
-    return f"{measured:.{digits}f}", f"{computed:.{digits}f}", f"{100 * (computed / measured - 1):+.0f} %"
+def beside(what: str, measured: float, computed: float, digits: int = 1) -> str:
+    """Return the row of a measured and a computed number, and how far they part."""
+    numbers = (f"{value:.{digits}f}" for value in (measured, computed))
+    return row(what, *numbers, f"{100 * (computed / measured - 1):+.0f} %")
 
 
 def main() -> None:
     if sys.argv[1:2] == ["designs"]:
         designs([Path(argument) for argument in sys.argv[2:]])
         return
-    head = ("measured", "computed", "apart")
-    lines = [row("ms a pass, 1,024 tokens of context", *head), row(*["---"] * 4)]
-    lines += [row(name, *beside(ms, computed)) for name, ms, computed in passes()]
-    rollouts = [row("rollouts", *head), row(*["---"] * 4)]
+    head, rule = ("measured", "computed", "apart"), row(*["---"] * 4)
+    lines = [row("ms a pass, 1,024 tokens of context", *head), rule, *(beside(*each) for each in passes())]
+    lines += ["", row("rollouts", *head), rule]
     for live, measured in DAS.items():
         stock, das = rolled(live)
-        rollouts += [
-            row(f"`stock`, {live} requests, ms a pass", *beside(STOCK[live], stock)),
-            row(f"`das`, {live} requests, ms a pass", *beside(measured.ms, das.ms)),
-            row(f"its tokens a pass ({das.drafted:.0f} drafted)", *beside(measured.tokens, das.tokens, 2)),
-            row(f"**`das` / `stock`, {live} requests**", *beside(measured.ratio, das.ratio, 2)),
+        lines += [
+            beside(f"`stock`, {live} requests, ms a pass", STOCK[live], stock),
+            beside(f"`das`, {live} requests, ms a pass", measured.ms, das.ms),
+            beside(f"its tokens a pass ({das.drafted:.0f} drafted)", measured.tokens, das.tokens, 2),
+            beside(f"**`das` / `stock`, {live} requests**", measured.ratio, das.ratio, 2),
             row(f"the same in the first epoch, {live} requests", "", f"{das.first:.2f}", ""),
         ]
-    rollouts += [
-        row(f"`das` at rest, {live} requests, ms a pass", *beside(ms, at_rest(live))) for live, ms in AT_REST.items()
-    ]
-    print("\n".join([*lines, "", *rollouts]))
+    lines += [beside(f"`das` at rest, {live} requests, ms a pass", ms, at_rest(live)) for live, ms in AT_REST.items()]
+    print("\n".join(lines))
 
 
 if __name__ == "__main__":
