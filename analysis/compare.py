@@ -1,4 +1,4 @@
-"""Compare runs in numbers and a figure: python -m analysis.compare RUN_A RUN_B [...] [--figure PNG] [--page HTML]
+"""Compare runs in numbers and curves: python -m analysis.compare RUN_A RUN_B [...] [--page HTML]
 
 Each RUN is a run's folder, FOLDER:ARM of a comparison, or a comparison's folder (which stands for all its arms). Every
 other run is compared with the first.
@@ -17,11 +17,9 @@ from yaml import YAMLError
 
 from analysis import page, read
 from analysis.arms import aligned
-from analysis.figures import CURVES, draw_panels
 from analysis.identity import EXACT, FINAL, equal
 from analysis.identity import METHOD as STOCK
 from analysis.metrics import SHOWN, columns, evaluations, exact_evaluations, of_rows
-from das.general.files import replacing
 from das.general.side_output import keep_printing
 
 ANSWERS = {True: "yes", False: "NO", None: "no difference found, but not everything could be compared"}
@@ -120,17 +118,12 @@ def gather(named: Sequence[str]) -> list[Run]:
     return runs
 
 
-def compare(runs: Sequence[Run], figure: Path | None = None, to_page: Path | None = None) -> list[Difference]:
-    """Compare runs with the first of them. figure: where to draw the curves. to_page: where to write the HTML page of
-    all panels."""
+def compare(runs: Sequence[Run], to_page: Path | None = None) -> list[Difference]:
+    """Compare runs with the first of them. to_page: where to write the HTML page with all panels."""
     differences = [difference(runs[0], run) for run in runs[1:]]
-    rows = {run.name: run.rows for run in runs}
-    if figure is not None:
-        with replacing(figure) as file:
-            draw_panels(rows, CURVES, file)
     if to_page is not None:
         lines = [line for each in differences for line in each.lines]
-        page.write_runs(to_page, run_table(runs), lines, rows)
+        page.write_runs(to_page, run_table(runs), lines, {run.name: run.rows for run in runs})
     return differences
 
 
@@ -233,19 +226,17 @@ class _Parser(ArgumentParser):
 
 
 def main() -> None:
-    """Run the command: print the table and the differences, draw the curves, write the page if asked."""
+    """Run the command: print the table and the differences, write the page."""
     parser = _Parser(prog="python -m analysis.compare", description="Overlay runs and report what differs.")
     parser.add_argument("runs", nargs="+", metavar="RUN", help="a run's folder, or FOLDER:ARM")
-    parser.add_argument(
-        "--figure", type=Path, help="PNG file for the curves (default: curves.png in the newest run's folder)"
-    )
-    parser.add_argument("--page", type=Path, help="HTML file for all panels, the table and the differences")
+    in_newest = "default: curves.html in the newest run's folder"
+    parser.add_argument("--page", type=Path, help=f"HTML file for table, differences and curves ({in_newest})")
     arguments = parser.parse_args()
     try:
         runs = gather(arguments.runs)
         newest = max((run.folder for run in runs), key=lambda folder: (folder / "metrics.jsonl").stat().st_mtime)
-        figure = arguments.figure or newest / "curves.png"
-        differences = compare(runs, figure, arguments.page)
+        to_page = arguments.page or newest / "curves.html"
+        differences = compare(runs, to_page)
     except NotARun as error:
         parser.error(str(error))
     except OSError as error:
@@ -253,7 +244,7 @@ def main() -> None:
     print(aligned(run_table(runs)), "", sep="\n")
     for each in differences:
         print(*each.lines, "", sep="\n")
-    print(f"curves: {figure}" + (f"\npage: {arguments.page}" if arguments.page else ""))
+    print(f"page: {to_page}")
 
 
 if __name__ == "__main__":

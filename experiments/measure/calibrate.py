@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from analysis.figures import calibration_figure
 from das.drafter import Draft, Drafter
 from das.engine.settings import find_method
 from experiments.arm.data import tokenized
@@ -27,7 +26,7 @@ from experiments.run.progress import Progress, quiet_into
 from experiments.run.run_folder import RunFolder, device_name
 from experiments.settings.compose import Composed
 from experiments.settings.config import RunConfig, run_config
-from experiments.simulate.times import Drafting, write_latency
+from experiments.simulate.times import write_latency
 
 if TYPE_CHECKING:
     from das.engine.runner.runner import Runner
@@ -36,7 +35,7 @@ WARM_UP = 4  # passes before the first timed one
 
 
 def run(config: RunConfig, composed: Composed, folder: str) -> None:
-    """Time the passes, fit the forms, and print their errors. Writes latency.json, result.json and a figure."""
+    """Time the passes, fit the forms, and print their errors. Writes latency.json and result.json."""
     task = config.task
     _check(config)
     config = run_config(composed.changed({"arm": "das", "budget": {"name": "fixed", "tokens": max(1, *task.drafts)}}))
@@ -52,9 +51,6 @@ def run(config: RunConfig, composed: Composed, folder: str) -> None:
     for name, form in forms.items():
         progress.note(f"{name:12s} error {100 * form['error']:5.1f} %   {form['coefficients']}")
     run_folder.write_result({"forms": forms, "passes": len(rows)})
-    live, tokens, context, seconds = np.array(rows, float).T
-    predicted = Drafting(**forms["drafting"]["coefficients"]).predict(live, tokens, context)
-    calibration_figure(live, tokens, seconds, predicted, forms["drafting"]["error"], Path(folder) / "latency.png")
     progress.note(f"latency model: {path}  (task.latency={path} of advise)")
 
 

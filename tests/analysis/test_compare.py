@@ -19,7 +19,7 @@ DAS = Path(__file__).parent / "golden" / "run" / "arms" / "das"
         ("", b"", ["run:das", "run"], ":das"),
         ("", b"", ["whole:psychic", "run"], "'psychic'"),
         ("", b"", ["empty", "run"], "empty"),
-        ("", b"", ["run", "run", "--figure", "no/such/folder/x.png"], "no/such/folder/x.png"),
+        ("", b"", ["run", "run", "--page", "no/such/folder/x.html"], "no/such/folder/x.html"),
         ("", b"", ["run", "run", "--size=3"], "--size=3"),
         ("metrics.jsonl", b"", ["run", "bad"], "bad has no rows"),
         ("metrics.jsonl", b'{"step": 1\n{"step": 2}\n', ["run", "bad"], "bad/metrics.jsonl line 1"),

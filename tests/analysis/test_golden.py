@@ -191,7 +191,7 @@ def of_runs(folder: Path) -> Mapping[str, str]:
             (other / "final.json").write_text(json.dumps(read.final(das) | {"final_weights": "0123456789"}))
         set_config(das, other, **SETTINGS.get(name, {}))
         reports += [found.lines for found in compare.compare(compare.gather([str(das), str(other)]))]
-    whole = compare.compare(compare.gather([str(folder / "kept")]), folder / "curves.png", folder / "curves.html")
+    whole = compare.compare(compare.gather([str(folder / "kept")]), folder / "curves.html")
     text = "\n".join("\n".join([*lines, ""]) for lines in [*reports, *(each.lines for each in whole)])
     return {"runs.md": text, "curves.html": (folder / "curves.html").read_text()}
 
