@@ -8,7 +8,7 @@ A test fails if the page is out of date.
 import inspect
 import re
 from collections.abc import Iterator
-from itertools import groupby
+from itertools import groupby, takewhile
 from pathlib import Path
 from typing import NamedTuple
 
@@ -61,12 +61,8 @@ def _text(comment: str) -> str:
 
 def _head(path: Path) -> str:
     """The first sentence of the comment that heads a file."""
-    lines = []
-    for line in path.read_text().splitlines():
-        if not line.startswith("# "):
-            break
-        lines.append(line.removeprefix("# "))
-    words = " ".join(line for line in lines if not line.startswith("@"))
+    lines = takewhile(lambda line: line.startswith("# "), path.read_text().splitlines())
+    words = " ".join(line.removeprefix("# ") for line in lines if not line.startswith("# @"))
     return re.split(r"(?<=[.:]) ", words)[0].rstrip(".:")
 
 
