@@ -183,6 +183,6 @@ def curves(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     (text, smallest first) that all evaluations have. A resumed run may have changed the setting eval.k."""
     found = evaluations(rows)
     ks = [k for k in found[0]["pass_at_k"] if all(k in each["pass_at_k"] for each in found)] if found else []
-    return {key: [each[key] for each in found] for key in ("step", "pass_at_1", "eval_s")} | {
-        key: {k: [each[key][k] for each in found] for k in ks} for key in ("pass_at_k", "interval")
-    }
+    by_k = {key: {k: [each[key][k] for each in found] for k in ks} for key in ("pass_at_k", "interval")}
+    step, first, seconds = ([each[key] for each in found] for key in ("step", "pass_at_1", "eval_s"))
+    return {"step": step, "pass_at_1": first, **by_k, "eval_s": seconds}
