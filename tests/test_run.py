@@ -18,7 +18,7 @@ from das import __main__
 from das.commands.run import VERL, VERL_ENGINE, command_with_das, options
 from das.commands.start.sitecustomize import OPTIONS
 from das.engine.build import engine_arguments
-from das.engine.environment import INVARIANT
+from das.engine.install import INVARIANT
 from das.engine.rollouts.totals import FOLDER
 
 ROOT = Path(__file__).resolve().parents[1]

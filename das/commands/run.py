@@ -122,7 +122,7 @@ def _hydra(value: Any) -> str:
 def environment(exact: str | None) -> dict[str, str]:
     """Returns the environment variables of verl's engines; for TRL das.speculate() sets them. exact: see
     EngineSettings."""
-    from das.engine.environment import INVARIANT  # imports torch, which takes seconds
+    from das.engine.install import INVARIANT  # imports torch, which takes seconds
 
     # The CUDA build: its own kernels give a row other bits in other batches.
     return {"VLLM_NO_USAGE_STATS": "1"} | (INVARIANT if exact == "bits" and installed("vllm") else {})

@@ -3,14 +3,16 @@
 import gc
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import torch
+
 from das.budget import DEFAULT_BUDGET
 from das.engine.checked_policies import advice, head_refusal
-from das.engine.environment import in_this_process, variables
 from das.engine.settings import WORKER, DraftOptions, EngineSettings
 from das.general.errors import EngineError, reason_of
 from das.general.side_output import stage
@@ -83,6 +85,31 @@ def _arguments(settings: EngineSettings) -> dict[str, Any]:
         "speculative_config": speculative_config,
         "worker_cls": WORKER,
         "additional_config": {"das": settings.das_options.as_dict()},
+    }
+
+
+@contextmanager
+def variables(values: Mapping[str, str]) -> Iterator[None]:
+    """Inside the `with` block, these environment variables have these values. Afterwards they are as before."""
+    before = {name: os.environ.get(name) for name in values}
+    os.environ.update(values)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
+
+
+def in_this_process() -> dict[str, str]:
+    """Returns the environment variables with which vLLM builds an engine in this process, where TRL needs it."""
+    return {
+        "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
+        # vLLM's ngram drafter runs on numba, which gives this number to OpenMP, and so to torch's kernels. With more
+        # threads than in other engines, the kernels would sum in another order.
+        "NUMBA_NUM_THREADS": str(torch.get_num_threads()),
     }
 
 

@@ -7,6 +7,7 @@ budget={"name": "fixed"}) returns, on command lines, in LLM(...), and in framewo
 - EngineArgs.create_engine_config: replaced once in each process. Methods that vLLM knows itself stay vLLM's.
 """
 
+import os
 from collections.abc import Callable
 from functools import cache
 from typing import Any
@@ -14,7 +15,6 @@ from typing import Any
 import torch
 
 from das.drafter import make_drafter
-from das.engine import environment
 from das.engine.build import engine_arguments
 from das.engine.model_code import refuse_model_code
 from das.engine.patches.front_end import patch_front_end
@@ -23,6 +23,14 @@ from das.engine.settings import BITS, METHODS, check_exact
 from das.engine.versions import silence_known
 from das.general.errors import EngineError
 
+# Environment variables for vLLM's batch-invariant kernels, which all engines of a process then use.
+INVARIANT = {
+    "VLLM_BATCH_INVARIANT": "1",
+    # vLLM then also replaces torch's batched product in the trainer, by a Triton kernel. In Triton's default TF32 a
+    # rotary embedding's angle would be wrong by .45 rad at position 1,000.
+    "TRITON_F32_DEFAULT": "ieee",
+}
+_set: list[str] = []  # variables that `turn_invariant` has set
 OF_DAS = tuple(row.name for row in METHODS.values() if row.proposes or row.name == "none")
 
 
@@ -41,9 +49,23 @@ def install(exact: str | None = None) -> None:
     check_exact(exact)
     silence_known()
     if exact == BITS and torch.cuda.is_available():
-        environment.turn_invariant()
+        turn_invariant()
     patch_front_end()
     take_one_json()
+
+
+def turn_invariant() -> None:
+    """Let all engines of this process use vLLM's batch-invariant kernels, until `forget`. What is set already stays."""
+    for name, value in INVARIANT.items():
+        if name not in os.environ:
+            _set.append(name)
+            os.environ[name] = value
+
+
+def forget() -> None:
+    """Remove the variables that `turn_invariant` has set."""
+    while _set:
+        os.environ.pop(_set.pop(), None)
 
 
 @cache

@@ -12,8 +12,7 @@ from das.budget import DEFAULT_BUDGET
 from das.budget.lengths import LongestFirst
 from das.cluster.connection import ClusterSettings
 from das.drafter import DEFAULT_UNIT, check_unit
-from das.engine.environment import forget
-from das.engine.install import install
+from das.engine.install import forget, install
 from das.engine.rollouts.rollout import Rollout
 from das.engine.settings import BITS, DISTRIBUTION, EXACT, EngineSettings
 from das.engine.versions import VLLM, installed

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from das.commands.doctor import nvidia_driver
-from das.engine.environment import variables
+from das.engine.build import variables
 from das.general.errors import reason_of
 from experiments.gpu.engines import LINES, Row, Scale, Verdict
 from experiments.run import processes

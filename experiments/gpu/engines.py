@@ -67,7 +67,7 @@ def build(scale: Scale, method: str, shape: str = SHAPE, options: Row | None = N
     further ones of vllm.LLM, and `apart`: whether the engine's core gets a process of its own.
     """
     import das
-    from das.engine.environment import in_this_process, variables
+    from das.engine.build import in_this_process, variables
     from experiments.policies.shapes import random_policy, shape_of, weightless_policy
 
     os.environ.setdefault("VLLM_LOGGING_LEVEL", "INFO")  # the log says which kernels and graphs were chosen

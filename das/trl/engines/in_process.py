@@ -5,7 +5,7 @@ import os
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,7 +14,6 @@ import torch
 
 from das.drafter.saved import SavedText
 from das.engine.checked_policies import Policy
-from das.engine.environment import nccl_variables_kept
 from das.engine.patches.front_end import learn_from_rollouts_alone
 from das.engine.rollouts.report import RolloutReport
 from das.engine.rollouts.rollout import Rollout, RolloutRequest, end_turns, roll_out
@@ -210,6 +209,22 @@ def start_in_process(
     generation._llm_weights_sleeping = generation.enable_sleep_mode
     accelerator.wait_for_everyone()
     return engine
+
+
+@contextmanager
+def nccl_variables_kept() -> Iterator[None]:
+    """After the `with` block, restore NCCL's environment variables.
+
+    An engine with batch-invariant kernels pins NCCL to one channel, so that sums have one order. A trainer in the same
+    process would be pinned too, though its sums need not match the engine's.
+    """
+    before = {name: value for name, value in os.environ.items() if name.startswith("NCCL_")}
+    try:
+        yield
+    finally:
+        for name in [name for name in os.environ if name.startswith("NCCL_") and name not in before]:
+            del os.environ[name]
+        os.environ.update(before)
 
 
 def tensor_parallel_group(size: int, num_processes: int) -> Any:

@@ -10,9 +10,10 @@ import vllm.envs
 from vllm.platforms import current_platform
 
 import das
-from das.engine.environment import INVARIANT, nccl_variables_kept
+from das.engine.install import INVARIANT
 from das.engine.patches.gpu import keeps_bits
 from das.engine.runner.runner import Runner
+from das.trl.engines.in_process import nccl_variables_kept
 from das.verify import top_p
 
 
