@@ -71,8 +71,7 @@ def from_main(function: Callable[[], Value]) -> Value:
     value, failure = answer
     if failure is not None:
         raise failure
-    found: Value = value
-    return found
+    return value
 
 
 def scatter(values: Sequence[Value]) -> Value:
@@ -88,8 +87,7 @@ def scatter(values: Sequence[Value]) -> Value:
 
     taken: list[Any] = [None]
     distributed.scatter_object_list(taken, list(values) if is_main() else None)
-    own = taken[0]
-    return own
+    return taken[0]
 
 
 def asks_for_fsdp() -> bool:

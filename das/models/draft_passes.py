@@ -157,8 +157,7 @@ class DraftPasses:
 
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
         """Returns the logits of these hidden states, float32 [A, vocab]."""
-        logits: torch.Tensor = self.runner.model.compute_logits(hidden).float()
-        return logits
+        return self.runner.model.compute_logits(hidden).float()
 
     def forget(self) -> None:
         """Fill the scratch blocks with zeros, so that no later pass reads values of earlier passes."""

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from das.general.errors import EngineError
-from das.verify.admission import MAX_PROBLEM_ID
+from das.verify.admission import MAX_PROBLEM_ID, is_text
 
 AT_ONCE = 256  # rows whose prompts are tokenized together
 OF_TEMPLATE = 64  # tokens that a chat template may add to a message, beyond those that it adds to the first row
@@ -54,11 +54,7 @@ def _given(value: Any) -> str | None:
     text = "" if value is None else str(value).strip()
     if text in ("", "<NA>", "NaT"):  # the last two: pandas' other missing values
         return None
-    try:
-        fits = len(text.encode()) and len(text) <= MAX_PROBLEM_ID
-    except UnicodeEncodeError:  # half of a surrogate pair
-        fits = False
-    return text if fits else _digest(text)  # the engine takes no such id
+    return text if is_text(text) and len(text) <= MAX_PROBLEM_ID else _digest(text)  # the engine takes no such id
 
 
 def _plain(value: Any) -> str:

@@ -47,7 +47,7 @@ def admit(params: Any, may_force: bool = False, refuses_stops: bool = False) -> 
             f"{unknown[0][:80]!r} is no key that a request may have: choose {' or '.join(OF_CLIENTS)}"
         )
     problem, limit = extra.get(PROBLEM_KEY, ""), extra.get(LIMIT_KEY, 0)
-    if not isinstance(problem, str) or len(problem) > MAX_PROBLEM_ID or not _is_text(problem):
+    if not isinstance(problem, str) or len(problem) > MAX_PROBLEM_ID or not is_text(problem):
         raise VLLMValidationError(
             f"{PROBLEM_KEY} must be a string of at most {MAX_PROBLEM_ID} whole characters, got {ascii(problem)[:80]}"
         )
@@ -68,7 +68,7 @@ def admit(params: Any, may_force: bool = False, refuses_stops: bool = False) -> 
             )
 
 
-def _is_text(text: str) -> bool:
+def is_text(text: str) -> bool:
     """Returns whether the text can be sent to the engine. JSON can hold half a character, which UTF-8 cannot write."""
     try:
         text.encode()

@@ -70,8 +70,7 @@ def remembered_of(pieces: Sequence[Remembered], rows: Sequence[int], counts: Seq
     one, emitted = of_one_pass(pieces), np.asarray(counts)
     first = (np.cumsum(one.num_drafted + 1) - (one.num_drafted + 1))[np.asarray(rows)]
     before = np.cumsum(emitted) - emitted
-    kept: np.ndarray = one.pairs[np.repeat(first - before, emitted) + np.arange(int(emitted.sum()))]
-    return kept
+    return one.pairs[np.repeat(first - before, emitted) + np.arange(int(emitted.sum()))]
 
 
 def on_device(device: torch.device, arrays: Mapping[str, np.ndarray]) -> dict[str, torch.Tensor]:

@@ -198,8 +198,7 @@ def draw_on_device(
 def used_rows(emitted: torch.Tensor, num_drafted: np.ndarray) -> np.ndarray:
     """Returns the rows of logits on which tokens were emitted, int64. emitted: these, with REJECTED behind them."""
     first_row = np.cumsum(num_drafted + 1) - (num_drafted + 1)
-    rows: np.ndarray = (first_row[:, None] + np.arange(emitted.shape[1]))[emitted.numpy() != REJECTED]
-    return rows
+    return (first_row[:, None] + np.arange(emitted.shape[1]))[emitted.numpy() != REJECTED]
 
 
 def likeliest(logits: torch.Tensor, rows: np.ndarray) -> np.ndarray:

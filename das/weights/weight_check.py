@@ -40,8 +40,7 @@ def fingerprint(tensors: Iterable[torch.Tensor]) -> tuple[int, ...]:
 
 def _own_part(tensor: Any) -> torch.Tensor:
     """Returns what this rank has of a tensor that FSDP 2 or ZeRO-3 may have sharded."""
-    part: torch.Tensor = getattr(tensor, "ds_tensor", getattr(tensor, "_local_tensor", tensor))
-    return part
+    return getattr(tensor, "ds_tensor", getattr(tensor, "_local_tensor", tensor))
 
 
 def _sum_of_bits(tensor: torch.Tensor) -> torch.Tensor:

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from das.drafter import HistoryDrafter
+from das.drafter.options import SHARED_TEXTS
 from das.drafter.saved import read_history
 
 TEXT = list(range(100, 140))
@@ -114,3 +115,21 @@ def test_memory_is_returned_when_history_leaves() -> None:
             drafter.end(f"{i}")
     drafter.move_window(9)
     assert allocated() < empty + 100_000
+
+
+def test_other_problems_see_the_newest_texts_of_a_problem() -> None:
+    drafter = HistoryDrafter(window=4)
+    texts = [list(range(1000 * number, 1000 * number + 40)) for number in range(1, 2 * SHARED_TEXTS + 1)]
+    for number, text in enumerate(texts):
+        drafter.move_window(number // SHARED_TEXTS)
+        drafter.begin("done", "p", [])
+        drafter.observe("done", text)
+        drafter.end("done")
+    seen = []
+    for text in texts:
+        drafter.begin("other", "q", [])
+        drafter.observe("other", text[:6])
+        (draft,) = drafter.propose(["other"], [1])
+        drafter.end("other", keep=False)
+        seen.append(draft.tokens == [text[6]])
+    assert seen == [False] * SHARED_TEXTS + [True] * SHARED_TEXTS

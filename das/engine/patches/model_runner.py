@@ -27,8 +27,7 @@ def choose_model_runner() -> None:
 
 def is_of_das(vllm_config: Any) -> bool:
     """Returns whether this is an engine of das."""
-    is_own: bool = vllm_config.parallel_config.worker_cls == WORKER
-    return is_own
+    return vllm_config.parallel_config.worker_cls == WORKER
 
 
 def check_model_runner(vllm_config: Any) -> None:

@@ -91,8 +91,7 @@ class ClusterEngines:
             self.cluster = Cluster(EnginePool(settings, engine, threads))
         except ClusterError as error:
             raise EngineError(str(error)) from error
-        policy: Policy = next(iter(self.cluster.engines.call_all("policy").values()))
-        return policy
+        return next(iter(self.cluster.engines.call_all("policy").values()))
 
     # ---- weights ----
 
