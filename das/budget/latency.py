@@ -194,8 +194,7 @@ class LatencyModel:
     def table(self, live: int, most: int) -> Array:
         """Returns the predicted seconds of passes with 0 to `most` drafted tokens [most + 1]. They never fall."""
         curve = self._curve(live)
-        seconds: Array = np.interp(np.arange(live, live + most + 1), curve.tokens, curve.seconds)
-        return seconds
+        return np.interp(np.arange(live, live + most + 1), curve.tokens, curve.seconds)
 
     def predict(self, live: int, num_drafted: int = 0) -> float:
         """Returns the predicted seconds of a pass; nan before the first observed pass."""

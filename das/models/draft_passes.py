@@ -98,14 +98,13 @@ def in_pass(vllm_config: Any, group: Any, common: Any) -> AbstractContextManager
     from vllm.forward_context import set_forward_context
 
     names = group.layer_names
-    context: AbstractContextManager[None] = set_forward_context(
+    return set_forward_context(
         dict.fromkeys(names, group.get_metadata_builder().build(0, common)),
         vllm_config,
         num_tokens=common.num_actual_tokens,
         slot_mapping=dict.fromkeys(names, common.slot_mapping),
         skip_compiled=True,
     )
-    return context
 
 
 class DraftPasses:

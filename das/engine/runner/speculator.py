@@ -84,16 +84,14 @@ class CoupledSpeculator:
 
     def _logits_of_model(self, hidden_states: torch.Tensor, spec_step_idx: int) -> torch.Tensor:
         """compute_draft_logits of vLLM 0.31."""
-        logits: torch.Tensor = self._speculator.model.compute_logits(hidden_states)
-        return logits
+        return self._speculator.model.compute_logits(hidden_states)
 
     def _draw(self, hidden_states: torch.Tensor, *args: Any, spec_step_idx: int = 0) -> torch.Tensor:
         """Replaces speculator.sample_draft. hidden_states: [requests, size], one row for each request of the batch.
         Returns the rows' token ids, int64."""
         logits = self._logits(hidden_states, spec_step_idx)
         if self._is_dry:
-            drawn: torch.Tensor = logits.argmax(dim=-1)
-            return drawn
+            return logits.argmax(dim=-1)
         return self.sampler.draw(logits)
 
 
@@ -130,10 +128,8 @@ class TextDrafts:
         rows = np.array([states.req_id_to_index[name] for name in names], np.int64)
         texts = states.all_token_ids.gpu[torch.from_numpy(rows)].cpu().numpy()
         lengths = np.array([request.prompt + len(request.output_token_ids) for request in done.requests], np.int64)
-        drafts: list[list[int]]
         if self._method == "ngram":
-            drafts = self._vllm.propose(self.longest, done.tokens, lengths.astype(np.int32), texts)
-            return drafts
+            return self._vllm.propose(self.longest, done.tokens, lengths.astype(np.int32), texts)
         as_first = SimpleNamespace(
             req_ids=names,
             req_id_to_index={name: row for row, name in enumerate(names)},
@@ -141,5 +137,4 @@ class TextDrafts:
             num_prompt_tokens=np.array([request.prompt for request in done.requests], np.int64),
             token_ids_cpu=texts,
         )
-        drafts = self._vllm.propose(self.longest, as_first, done.tokens)
-        return drafts
+        return self._vllm.propose(self.longest, as_first, done.tokens)
