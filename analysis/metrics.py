@@ -1,7 +1,7 @@
 """The metrics of a training step: one table (metrics.yaml) for W&B, result.json, tables, panels and the docs; columns
 of tables about arms and runs; and the accuracy on held-out problems, the entry `eval` of rows of metrics.jsonl."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from string import Formatter
@@ -79,14 +79,6 @@ def summarised(rows: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
     """Return those numbers of an arm's rows that result.json has."""
     kept = {metric.name for metric in METRICS if metric.result or metric.overall}
     return {name: numbers for name, numbers in of_rows(rows).items() if numbers and name in kept}
-
-
-def timeless(rows: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Return rows without the numbers that depend on the clock."""
-    clock = {metric.name for metric in METRICS if metric.clock}
-    return [
-        {name: value for name, value in row.items() if not name.endswith("_s") and name not in clock} for row in rows
-    ]
 
 
 SUMMED = ("lost_requests", "restarts")

@@ -1,10 +1,11 @@
 """Say in which lines and files two runs differ that should be equal, times aside."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 from analysis import read
-from analysis.metrics import timeless
+from analysis.metrics import METRICS
 from experiments.arm.resume import CHECKPOINTS
 from experiments.training import checkpoint
 
@@ -31,6 +32,14 @@ def compare(first: Path, second: Path, cluster: bool = False) -> list[str]:
         if read.result(first)["identical"] != read.result(second)["identical"]:
             differences.append("result.json: identical")
     return differences
+
+
+def timeless(rows: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Return rows without the numbers that depend on the clock."""
+    clock = {metric.name for metric in METRICS if metric.clock}
+    return [
+        {name: value for name, value in row.items() if not name.endswith("_s") and name not in clock} for row in rows
+    ]
 
 
 def differing_metrics(first: Path, second: Path, cluster: bool = False) -> Iterator[str]:

@@ -17,12 +17,12 @@ from unittest.mock import patch
 import psutil
 import pytest
 from composed import composed_arm
-from equal_runs import differing_files
+from equal_runs import differing_files, timeless
 from faults import planted
 from scripts import SIZES
 
 from analysis import read
-from analysis.metrics import evaluations, timeless
+from analysis.metrics import evaluations
 from experiments.arm import resume
 from experiments.run.progress import Barrier
 from experiments.settings.config import RunConfig

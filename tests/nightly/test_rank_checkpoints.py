@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 from conftest import RANKS, RANKS_STEPS
+from equal_runs import timeless
 from scripts import ROOT, TWO_RANKS
 
 from analysis import read
-from analysis.metrics import timeless
 from experiments.arm import train_arm
 from experiments.arm.resume import CHECKPOINTS
 from experiments.training import checkpoint

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 from conftest import in_a_fork
+from equal_runs import timeless
 from runs import (
     STEPS,
     column,
@@ -26,7 +27,6 @@ from runs import (
 )
 
 from analysis import read
-from analysis.metrics import timeless
 from das.models.head_files import mtp_problem
 from experiments.heads import files
 

@@ -17,12 +17,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from equal_runs import differing_files
+from equal_runs import differing_files, timeless
 from runs import SETTINGS, STEPS, outcome
 from scripts import as_script, output_into, run_script
 
 from analysis import read
-from analysis.metrics import timeless
 
 pytestmark = pytest.mark.slow
 
