@@ -23,7 +23,7 @@ NOT_WHOLE = {
     "experiments/run/run_folder.py",  # rows behind others
     "das/general/arrays.py",  # into its stream
     # Output of a process, as it comes.
-    "experiments/run/progress.py", "experiments/arm/failures.py", "experiments/compare/run_arms.py",
+    "experiments/run/progress.py", "experiments/run/errors.py", "experiments/compare/run_arms.py",
     "experiments/gpu/check_gpu.py", "experiments/tasks/train.py", "experiments/run/processes.py",
     "das/cluster/rollout_engine.py",  # a checkpoint's files, into an engine's own folder
     "das/engine/checked_policies.py",  # a lock

@@ -1,9 +1,10 @@
 """Train the arms of a comparison.
 
 In lock step, each arm has a process. Rollouts run one at a time, so that noise hits all arms equally. The parent and
-each arm talk over a pipe (failures.py). While an arm starts, it sends ("now", what it does). Then it sends
+each arm talk over a pipe, in messages (kind, value). While an arm starts, it sends ("now", what it does). Then it sends
 ("rollout", None) and waits until it may roll out; then it sends ("rolled", None) and waits until it may train; after
-each step it sends ("step", row), and at the end ("done", None). The parent sends "go" to let an arm continue.
+each step it sends ("step", row), and at the end ("done", None). The parent sends "go" to let an arm continue. If an arm
+fails, its last message is ("refused", message) for bad input, or ("error", message) for anything else.
 
 One by one, each arm is a run of task=train with all devices, for policies that fill the devices. The comparison reads
 the arms' folders. An arm that has finished there with the same settings is not run again, so the user may also run arms
@@ -14,8 +15,8 @@ import os
 import shlex
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from functools import partial
 from multiprocessing import resource_tracker
@@ -27,14 +28,14 @@ from typing import Any
 from analysis import read
 from das.general.side_output import listen_to_stages
 from experiments.arm.data import is_recorded
-from experiments.arm.failures import expect, log_of, reporting, tell
 from experiments.arm.resume import arguments, hint, interleaved, set_rows, start_again
 from experiments.arm.train_arm import ArmRun, train_arm
-from experiments.run.errors import RunFailed, UserError
+from experiments.run.errors import RunFailed, UserError, as_line
 from experiments.run.processes import run_command, spawned
 from experiments.run.progress import Barrier, Progress, quiet_into
 from experiments.run.run_folder import add_rows
 from experiments.settings.config import METHOD, WORK, RunConfig
+from rewards.process import die_with_parent
 
 WEIGHTS = "first_arm.safetensors"  # file in the comparison's folder, while a comparison with task.train_once runs
 END_S = 15  # seconds that an arm has to end by itself after its pipe is closed
@@ -133,6 +134,60 @@ def _arm_process(name: str, comparison: Comparison, policy: str, start: int, pip
         listen_to_stages(lambda what: pipe.send(("now", what)))  # until it may roll out (PipeBarrier)
         train_arm(run)
         pipe.send(("done", None))
+
+
+@contextmanager
+def reporting(pipe: Connection, log: Path) -> Iterator[None]:
+    """Wrap the body of an arm's process. Its output goes to the log. If it fails, the parent gets the error as
+    one line."""
+    die_with_parent()
+    with quiet_into(log):
+        try:
+            yield
+        except (KeyboardInterrupt, EOFError, BrokenPipeError, ConnectionResetError):
+            return  # the parent was interrupted or has gone, and has said why
+        except Exception as error:
+            line = as_line(error, log)
+            tell(pipe, ("error" if isinstance(line, RunFailed) else "refused", str(line)))
+
+
+def tell(pipe: Connection, message: Any) -> None:
+    """Send a message. Does nothing if the process at the other end has died.
+
+    If an arm has died, the parent learns this from `expect`. If the parent has closed its end, it is ending the
+    comparison because another arm failed.
+    """
+    with suppress(BrokenPipeError, ConnectionResetError):
+        pipe.send(message)
+
+
+def log_of(name: str, folder: Path) -> Path:
+    """Return the path of the log of the arm `name`. folder: the comparison's."""
+    return folder / "arms" / name / "log.txt"
+
+
+def expect(pipe: Connection, kind: str, name: str, folder: Path, now: Callable[[str], object] | None = None) -> Any:
+    """Wait for the next message of an arm's process, which must be of this kind. Returns the value of the message.
+
+    name: the arm's name. folder: the comparison's. now: takes, in words, what the arm does before it sends
+    that message.
+    Raises UserError if the arm refused its input, RunFailed if it failed, was killed, or sent another kind of message.
+    """
+    log = log_of(name, folder)
+    try:
+        received, value = pipe.recv()
+        while received == "now" and now is not None:
+            now(f"{name} {value}")
+            received, value = pipe.recv()
+    except (EOFError, ConnectionResetError):
+        raise RunFailed(f"arm {name} was killed (out of memory?), its log is {log}{hint(folder)}") from None
+    if received == "refused":
+        raise UserError(f"arm {name}: {value}")
+    if received == "error":
+        raise RunFailed(f"arm {name}: {value}{hint(folder)}")
+    if received != kind:
+        raise RunFailed(f"arm {name} sent {received!r} instead of {kind!r}: see {log}")
+    return value
 
 
 class PipeBarrier(Barrier):

@@ -5,6 +5,7 @@ import os
 import signal
 import sys
 import threading
+import traceback
 import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -195,6 +196,40 @@ def _lost(error: OSError, folder: Path) -> str:
         return str(folder)
     inside = isinstance(error, FileNotFoundError) and Path(str(error.filename)).is_relative_to(folder)
     return str(error.filename) if inside else ""
+
+
+def failure_line(error: Exception) -> str:
+    """Return one line that says what went wrong."""
+    if isinstance(error, OSError) and error.errno == errno.ENOSPC:
+        return f"disk full while writing {error.filename or 'results'}"
+    if isinstance(error, FAILURES):
+        return " ".join(str(error).split())
+    return f"{type(error).__name__}: {reason_of(error)[:400]}"
+
+
+def as_line(error: Exception, log: Path) -> Exception:
+    """Return an error whose message is one line: UserError or EngineError for what the user can correct, else
+    RunFailed. Unless it is one of the former already, the traceback goes to the log, which the line names."""
+    if isinstance(error, UserError | EngineError):
+        return error
+    with suppress(OSError), log.open("a") as file:  # a full disk has no room for it
+        traceback.print_exception(error, file=file)
+    if isinstance(error, RewardError):
+        return UserError(f"{error} (log: {log})")
+    return RunFailed(f"{failure_line(error)} (log: {log})")
+
+
+@contextmanager
+def one_line_failure(log: Path, resume_hint: Callable[[], str]) -> Iterator[None]:
+    """Turn an error in a training into one line, which says how to resume. What the user can correct stays as it is.
+    The traceback of anything else goes to the log."""
+    try:
+        yield
+    except Exception as error:
+        line = as_line(error, log)
+        if line is error:
+            raise
+        raise type(line)(f"{line}{resume_hint()}") from error
 
 
 def printable(text: str) -> str:

@@ -6,6 +6,7 @@ import os
 import sys
 from collections.abc import Iterator
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,11 +25,11 @@ from das.trl.engines import Engines
 from experiments.arm import resume
 from experiments.arm.data import Prompt, dataset, tokenized_rows
 from experiments.arm.engine import engine_settings, make_schedule, prepare_process
-from experiments.arm.failures import one_line_failure
 from experiments.arm.models import policy_directory
 from experiments.arm.train_arm import ArmRun, check_drafted, make_parts, train_arm
 from experiments.arm.validate import check, check_processes
 from experiments.run import environment
+from experiments.run.errors import one_line_failure
 from experiments.run.progress import Barrier, Progress, quiet_into
 from experiments.run.run_folder import RunFolder, own_file, rollout_row
 from experiments.settings.compose import Composed
@@ -58,10 +59,11 @@ def run(config: RunConfig, composed: Composed, folder: str) -> None:
         progress.note(EXACT[config.engine.exact])
     start = ranks.gather(start)[0]
     group = config.task.group or path.name
-    with one_line_failure(path), quiet_into(own_file(path / "log.txt")) as terminal:
+    log = path / "log.txt"
+    with one_line_failure(log, partial(resume.hint, path)), quiet_into(own_file(log)) as terminal:
         if ranks.is_main():
             progress.terminal = terminal
-        with progress.starting(config.arm.name, path / "log.txt"):
+        with progress.starting(config.arm.name, log):
             train_arm(ArmRun(config, policy, path, group, Barrier(progress.step), start=start))
     if not ranks.is_main():
         return

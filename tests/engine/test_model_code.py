@@ -14,7 +14,7 @@ from das.engine.build import engine_arguments
 from das.engine.model_code import refuse_model_code
 from das.engine.settings import EngineSettings
 from das.general.errors import EngineError, reason_of
-from experiments.arm.failures import failure_line
+from experiments.run.errors import failure_line
 
 ADVICE = re.compile(r"weights_only|safe_globals|trust_remote_code=True|you trust")
 

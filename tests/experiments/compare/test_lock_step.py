@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from composed import composed_arm
 
-from experiments.arm.failures import expect, tell
 from experiments.compare import run_arms
+from experiments.compare.run_arms import expect, tell
 from experiments.run.errors import RunFailed
 
 

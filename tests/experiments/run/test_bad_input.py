@@ -16,9 +16,8 @@ import pytest
 from composed import composed_arm
 from scripts import scripts
 
-from experiments.arm.failures import one_line_failure
 from experiments.arm.validate import check
-from experiments.run.errors import one_line_errors
+from experiments.run.errors import one_line_errors, one_line_failure
 from rewards.reward import RewardError
 from rewards.workers import WorkerError
 
@@ -62,7 +61,7 @@ def test_what_ends_a_run_is_one_line(
     """In a training the traceback of what the user wrote goes to the log."""
     if isinstance(error, FileNotFoundError):
         error = FileNotFoundError(error.errno, "No such file", str(tmp_path / "rollouts" / "x"))
-    training = one_line_failure(tmp_path) if in_training else nullcontext()
+    training = one_line_failure(tmp_path / "log.txt", str) if in_training else nullcontext()
     with pytest.raises(SystemExit) as stopped, one_line_errors(folder=tmp_path), training:
         raise error from KeyError("theirs")
     assert stopped.value.code == code
