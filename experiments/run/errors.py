@@ -117,7 +117,7 @@ def one_line_errors(resume_hint: Callable[[], str] = str, folder: Path | None = 
             stop(reason_of(error)[:300], USER_ERROR)
         if error.errno != errno.ENOSPC:
             raise
-        stop(f"disk full while writing {error.filename or 'results'}: free some space or set out=OTHER_DIR", FAILED)
+        stop(f"{failure_line(error)}: free some space or set out=OTHER_DIR", FAILED)
 
 
 @contextmanager
