@@ -259,3 +259,34 @@ def test_no_solution_runs_unconfined(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sandbox_module.platform, "machine", lambda: "riscv64")
     with pytest.raises(SandboxError, match="needs Linux on x86_64, and this machine is riscv64"):
         Sandbox(1, LIMITS)
+
+
+# The kernel charges a whole tick to the process that runs at the tick. This code finds the phase of the ticks (250 Hz)
+# by a timer that counts charged time, and then sleeps over every tick.
+DODGE = """
+import signal, time
+PERIOD = 4_000_000
+def compute(offset, cpu_s):
+    end = time.process_time() + cpu_s
+    while time.process_time() < end:
+        phase = (time.monotonic_ns() - offset) % PERIOD
+        if phase > 0.72 * PERIOD:
+            time.sleep((1.05 * PERIOD - phase) * 1e-9)
+        else:
+            for _ in range(50): pass
+def charged(offset):
+    before = signal.getitimer(signal.ITIMER_PROF)[0]
+    compute(offset, 0.02)
+    return before - signal.getitimer(signal.ITIMER_PROF)[0]
+signal.setitimer(signal.ITIMER_PROF, 1000)
+offset = min((PERIOD * k // 10 for k in range(10)), key=charged)
+def f(x):
+    compute(offset, SECONDS)
+    return x * x
+"""
+
+
+def test_a_dodger_does_not_pass(sandbox: Sandbox) -> None:
+    check = "def check(candidate):\n    for x in (2, 3, 4, 5): assert candidate(x) == x * x"
+    verdict = function(sandbox, DODGE.replace("SECONDS", "0.4"), check)
+    assert (verdict.passed, verdict.why) == (False, "CPU time")
