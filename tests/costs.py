@@ -20,12 +20,7 @@ PROTECTS = {
     "tokens: the same with and without drafts": ("identity/", "verify/", "engine/", "models/", "weights/"),
     "speed: drafts that fit, budgets that pay": ("drafter/", "budget/", "test_draft_round", "experiments/simulate/"),
     "rewards: right answers count, others not": ("rewards/", "experiments/problem_sets/"),
-    "runs: settings, folders, one-line errors": (
-        "experiments/arm/",
-        "experiments/compare/",
-        "experiments/run/",
-        "experiments/settings/",
-    ),
+    "runs: settings, folders, one-line errors": ("experiments/arm/", "experiments/compare/", "experiments/run/"),
     "papers: tasks, policies, heads, replays": ("experiments/",),
     "figures and tables that say what runs did": ("analysis/",),
     "at night: searches, kills, other versions": ("nightly/",),
