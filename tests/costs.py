@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-MOST_ENGINES, MOST_INTERPRETERS = 24, 36  # of all tests that are not marked slow
+MOST_ENGINES, MOST_INTERPRETERS = 20, 24  # of all tests that are not marked slow
 # What a user could lose, and the tests that guard it: of a test's path the first beginning counts.
 PROTECTS = {
     "training: the same rewards, losses, weights": ("trl/", "cluster/"),

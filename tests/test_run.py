@@ -83,6 +83,7 @@ def test_a_file_that_no_system_can_start_is_refused_in_one_line(
     assert not list(temporary.iterdir())
 
 
+@pytest.mark.slow
 def test_other_programs_keep_their_start_and_their_exit_code(tmp_path: Path) -> None:
     """They import nothing of das, and the sitecustomize that they had before."""
     (tmp_path / "sitecustomize.py").write_text("import builtins; builtins.of_others = True")

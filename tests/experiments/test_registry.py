@@ -5,6 +5,7 @@ import sys
 from importlib.util import find_spec
 from pathlib import Path
 
+import pytest
 from smoke_tasks import SMOKE, TESTED
 
 from experiments.reference import GROUPS, PAGE, PARTS, filled
@@ -22,6 +23,7 @@ def test_every_task_has_a_config_and_a_module() -> None:
         assert find_spec(task.module) is not None
 
 
+@pytest.mark.slow
 def test_no_task_loads_vllm_or_trl_before_it_has_checked_its_settings() -> None:
     program = (
         "import sys; from experiments.settings.tasks import TASKS; loaded = [task.load() for task in TASKS.values()]; "

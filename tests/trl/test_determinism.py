@@ -20,6 +20,7 @@ except KeyError:
 """
 
 
+@pytest.mark.slow
 def test_training_is_deterministic_and_the_engine_is_left_alone() -> None:
     run_script("-c", SCRIPT)
 
