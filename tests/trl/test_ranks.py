@@ -99,11 +99,7 @@ def test_a_finished_arm_is_kept_unless_it_did_other_work(compared: Path, repetit
 @pytest.mark.parametrize(
     ("launched", "overrides", "message"),
     [
-        (
-            1,
-            ["engine.processes=2"],
-            "engine.processes=2, but 1 were launched: python -m torch.distributed.run --standalone --nproc_per_node 2",
-        ),
+        (1, ["engine.processes=2"], "=2, but 1 were launched: python -m torch.distributed.run --standalone --nproc"),
         (1, ["setting=maths_paper"], "python -m accelerate.commands.launch .* --num_processes 8"),
         (2, [], "2 were launched: set engine.processes=2"),
         (2, ["engine.processes=2", "engine.tensor_parallel_size=2"], "engine.tensor_parallel_size=2: run.py trains"),
