@@ -15,7 +15,7 @@ from vllm import SamplingParams
 from das.engine.settings import das_options
 from das.general.errors import NotInstalled
 from das.models.draft_passes import blocks_needed, with_scratch_blocks
-from das.models.self_draft import BROKEN, require_self_draft
+from das.models.self_draft import BROKEN, SLOW, SelfDraft, require_self_draft
 
 REQUESTS = 8
 W8: dict[str, Any] = {"method": "self_draft", "self_draft": "w8a8", "budget": {"name": "fixed", "tokens": 7}}
@@ -127,3 +127,13 @@ def test_floats_and_formats_that_no_gpu_kernel_takes_are_refused(monkeypatch: py
     config.model_config.dtype = torch.float32
     with pytest.raises(NotInstalled, match=r"take no torch.float32; set dtype=bfloat16"):
         require_self_draft(config, "w4")
+
+
+@pytest.mark.parametrize(
+    ("weights", "products", "alarms"), [("w8a8", False, [SLOW]), ("w8a8", True, []), ("w4", False, [])]
+)
+def test_8_bits_warn_where_the_processor_has_no_products_of_8_bits(
+    weights: str, products: bool, alarms: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("das.models.self_draft.has_8_bit_products", lambda: products)
+    assert SelfDraft(weights, lambda _: pytest.fail("no pass yet")).alarms() == alarms

@@ -1,4 +1,4 @@
-"""When an arm dies, at whatever point, one line says so."""
+"""Arms in lock step: who trains beside whom; when an arm dies, at whatever point, one line says so."""
 
 from multiprocessing import Pipe, get_context
 from pathlib import Path
@@ -24,6 +24,20 @@ def test_a_turn_given_to_a_dead_arm(last_message: tuple[str, str] | None, words:
     tell(ours, "go")
     with pytest.raises(RunFailed, match=words):
         expect(ours, "rolled", "das", tmp_path)
+
+
+@pytest.mark.parametrize("turns", [["none", "das", "suffix"], ["das", "suffix", "none"]])
+def test_the_last_in_turn_trains_alone(turns: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """So another arm must begin each step."""
+    config, said = composed_arm("none"), list[str]()
+    comparison = run_arms.Comparison(config, dict.fromkeys(("none", "das", "suffix"), config), {}, tmp_path)
+    monkeypatch.setattr(run_arms.os, "cpu_count", lambda: 2)
+    monkeypatch.setattr(run_arms, "tell", lambda pipe, message: said.append(f"{pipe} goes"))
+    monkeypatch.setattr(run_arms, "expect", lambda pipe, kind, name, folder: said.append(f"{name} is done"))
+    list(run_arms._train_step({name: name for name in comparison.arms}, turns, comparison))
+    first, second, last = turns
+    done = [f"{first} is done", f"{second} is done"]
+    assert said == [f"{first} goes", f"{second} goes", *done, f"{last} goes", f"{last} is done"]
 
 
 def test_what_an_arm_does_while_it_starts_is_passed_on(tmp_path: Path) -> None:
