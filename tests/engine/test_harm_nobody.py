@@ -1,4 +1,7 @@
-"""Engines that did not ask for das: their classes, their tokens and their worker extension stay as vLLM has them."""
+"""A user's process in which an engine of das is built between two stock ones. These keep vLLM's classes and tokens, and
+the process its warnings, threads and environment. The plug-in is all that the engine of das needs; without it, and
+where settings ask for das by half, one line says what is missing.
+"""
 
 import re
 
@@ -16,12 +19,12 @@ DORMANT = [
     "vllm.engine.arg_utils.EngineArgs.create_engine_config",
     "vllm.v1.engine.input_processor.InputProcessor.__init__",
 ]
-SCRIPT = """
-import functools, inspect, json, os, sys, types
-mode, policy = sys.argv[1:]
+PROGRAM = """
+import functools, gc, inspect, json, logging, os, sys, types, warnings
 import torch
 import vllm.triton_utils
 from vllm import LLM, SamplingParams
+from vllm.distributed.parallel_state import cleanup_dist_env_and_memory
 
 class Extension:
     def colleague(self):
@@ -29,15 +32,27 @@ class Extension:
 
 sys.modules["extension_of_others"] = types.ModuleType("extension_of_others")
 sys.modules["extension_of_others"].Extension = Extension
+extended = {"worker_extension_cls": "extension_of_others.Extension"}
 
 def build(**arguments):
-    return LLM(policy, dtype="float32", enforce_eager=True, gpu_memory_utilization=0.1, max_model_len=128,
-               max_num_seqs=4, seed=3, worker_extension_cls="extension_of_others.Extension", **arguments)
+    return LLM(sys.argv[1], dtype="float32", enforce_eager=True, gpu_memory_utilization=0.1, max_model_len=128,
+               max_num_seqs=4, seed=3, **arguments)
+
+def close(llm):
+    llm.llm_engine.engine_core.shutdown()
+    cleanup_dist_env_and_memory()
+    gc.collect()
+
+def refusal(**arguments):
+    try:
+        build(**arguments)
+    except RuntimeError as error:
+        return f"{type(error).__name__}: {error}"
+    return "not refused"
 
 def tokens(llm):
     params = [SamplingParams(temperature=1.0, max_tokens=40, ignore_eos=True, seed=seed) for seed in (1, None, 2, None)]
     outputs = llm.generate([{"prompt_token_ids": [5 + i, 6, 7]} for i in range(4)], params, use_tqdm=False)
-    assert llm.collective_rpc("colleague")
     return [list(output.outputs[0].token_ids) for output in outputs]
 
 def where(value):
@@ -61,30 +76,43 @@ def attributes():
                         found[f"{module_name}.{name}.{attribute}"] = module_name, where(held)
     return found
 
-if mode == "beside-das":
-    import das
-    das.install()
-    llm = build(**das.engine_arguments())
-    keyed = tokens(llm)
-    import gc
-    from vllm.distributed.parallel_state import cleanup_dist_env_and_memory
-    llm.llm_engine.engine_core.shutdown()
-    del llm
-    cleanup_dist_env_and_memory()
-    gc.collect()
-stock = build()
-own = [torch.get_num_threads(), sorted(os.environ)]
-print("RESULT" + json.dumps({"tokens": tokens(stock), "attributes": attributes(),
-                           "has_triton": vllm.triton_utils.HAS_TRITON, "modules": list(sys.modules), "own": own}))
+def of_stock(**arguments):
+    stock = build(**arguments)
+    found = {"tokens": tokens(stock), "attributes": attributes(), "has_triton": vllm.triton_utils.HAS_TRITON,
+             "modules": list(sys.modules), "own": [torch.get_num_threads(), sorted(os.environ)]}
+    close(stock)
+    return found
+
+before, filters = of_stock(), list(warnings.filters)
+import das, das.engine.plugin
+from das.engine.versions import IN_LOGS
+assert warnings.filters == filters, "engines that did not ask for das keep their warnings"
+assert not any(logging.getLogger(name).filters for name in IN_LOGS)
+environment = dict(os.environ)
+arguments = das.engine_arguments(budget={"name": "fixed", "tokens": 4})
+assert dict(os.environ) == environment, "engine_arguments() changed the environment"
+only_settings = das.engine_arguments("none") | {"worker_cls": "auto"}
+refused = [refusal(**arguments)]
+das.engine.plugin.register()  # as vLLM does where das was installed with pip
+refused += [refusal(**each) for each in (only_settings, arguments | {"worker_cls": "auto", "additional_config": {}})]
+llm = build(**arguments, **extended)
+params = SamplingParams(temperature=0.0, max_tokens=40, ignore_eos=True)
+for _ in range(2):
+    llm.generate({"prompt_token_ids": [5, 6, 7]}, params, use_tqdm=False)
+report = llm.collective_rpc("das_end_rollout", args=(1,))[0]
+tokens(llm)
+assert llm.collective_rpc("colleague")
+close(llm)
+del llm
+das.install()
+print("RESULT" + json.dumps([before, of_stock(**extended), refused, report["passes"], report["history_tokens"]]))
 """
 
 
-def test_a_stock_engine_beside_das_is_as_it_was(tiny_policy: str) -> None:
-    before, now = (
-        in_new_interpreter(SCRIPT, mode, tiny_policy, OMP_NUM_THREADS="2") for mode in ("without-das", "beside-das")
-    )
+def test_stock_engines_are_as_they_were_and_the_plugin_is_all_that_das_needs(tiny_policy: str) -> None:
+    before, now, refused, passes, history_tokens = in_new_interpreter(PROGRAM, tiny_policy, OMP_NUM_THREADS="2")
     assert now["tokens"] == before["tokens"]
-    in_both = set(before["modules"]) & set(now["modules"])  # das imports more of vLLM
+    in_both = set(before["modules"])  # das imports more of vLLM
     was, is_now = (
         {name: place for name, (module, place) in result["attributes"].items() if module in in_both}
         for result in (before, now)
@@ -96,3 +124,9 @@ def test_a_stock_engine_beside_das_is_as_it_was(tiny_policy: str) -> None:
     assert changed == DORMANT
     assert now["has_triton"] is before["has_triton"]
     assert now["own"] == before["own"], "a user's threads and environment stay theirs"
+    unprepared, by_settings, by_drafter = refused
+    assert unprepared == "NotInstalled: an engine of das needs das.install() (or das's plug-in) before it is built"
+    assert by_settings.startswith("NotInstalled: additional_config asks for das, but worker_cls is")
+    assert 'das drafts in its own worker only: add worker_cls="das.engine.worker.DasWorker"' in by_drafter
+    assert history_tokens == 80
+    assert passes < 70, "the second response, equal to the first, was not drafted"

@@ -1,4 +1,4 @@
-"""What an engine of das needs, and what it says, in one line, if that is missing."""
+"""What is said, in one line, of versions that das does not know. What an engine of das needs: test_harm_nobody.py."""
 
 import sys
 import warnings
@@ -6,7 +6,6 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from scripts import in_new_interpreter
 from vllm import SamplingParams
 from vllm.exceptions import VLLMValidationError
 from vllm.sampling_params import StructuredOutputsParams
@@ -16,53 +15,6 @@ from das.engine.patches import front_end
 from das.engine.patches.replace import required
 from das.engine.settings import WORKER
 from das.verify.admission import LIMIT_KEY
-
-PROGRAM = """
-import json, logging, os, sys, warnings
-from vllm import LLM, SamplingParams
-
-filters = list(warnings.filters)
-import das, das.engine.plugin
-from das.engine.versions import IN_LOGS
-assert warnings.filters == filters, "engines that did not ask for das keep their warnings"
-assert not any(logging.getLogger(name).filters for name in IN_LOGS)
-
-def build(**arguments):
-    return LLM(sys.argv[1], dtype="float32", enforce_eager=True, gpu_memory_utilization=0.1, max_model_len=64,
-               max_num_seqs=2, **arguments)
-
-def refusal(**arguments):
-    try:
-        build(**arguments)
-    except RuntimeError as error:
-        return f"{type(error).__name__}: {error}"
-    return "not refused"
-
-before = dict(os.environ)
-arguments = das.engine_arguments(budget={"name": "fixed", "tokens": 4})
-assert dict(os.environ) == before, "engine_arguments() changed the environment"
-only_settings = das.engine_arguments("none") | {"worker_cls": "auto"}
-refused = [refusal(**arguments)]
-das.engine.plugin.register()  # as vLLM does where das was installed with pip
-refused += [refusal(**each) for each in (only_settings, arguments | {"worker_cls": "auto", "additional_config": {}})]
-llm = build(**arguments)
-params = SamplingParams(temperature=0.0, max_tokens=40, ignore_eos=True)
-for _ in range(2):
-    llm.generate({"prompt_token_ids": [5, 6, 7]}, params, use_tqdm=False)
-report = llm.collective_rpc("das_end_rollout", args=(1,))[0]
-print("RESULT", json.dumps([refused, report["passes"], report["history_tokens"]]))
-"""
-
-
-@pytest.mark.slow
-def test_the_plugin_is_all_that_an_engine_needs_and_one_that_asks_by_half_is_refused(tiny_policy: str) -> None:
-    """In a new process, without das's environment: neither install() nor announcements."""
-    (unprepared, by_settings, by_drafter), passes, history_tokens = in_new_interpreter(PROGRAM, tiny_policy)
-    assert unprepared == "NotInstalled: an engine of das needs das.install() (or das's plug-in) before it is built"
-    assert by_settings.startswith("NotInstalled: additional_config asks for das, but worker_cls is")
-    assert 'das drafts in its own worker only: add worker_cls="das.engine.worker.DasWorker"' in by_drafter
-    assert history_tokens == 80
-    assert passes < 70, "the second response, equal to the first, was not drafted"
 
 
 @pytest.mark.parametrize("drafter", ["das.engine.proposer.DasProposer", "model"])

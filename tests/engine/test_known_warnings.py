@@ -1,4 +1,4 @@
-"""Known warnings of other libraries are silent; others are not. Engines that did not ask: test_install.py."""
+"""Known warnings of other libraries are silent; others are not. Engines that did not ask: test_harm_nobody.py."""
 
 import logging
 import warnings
