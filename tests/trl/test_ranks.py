@@ -10,7 +10,8 @@ from scripts import ROOT, SIZES, TWO_RANKS, run_script
 
 from analysis import read
 from experiments.arm.validate import check_processes
-from experiments.compare.run_arms import finished
+from experiments.compare.comparison import arm_overrides
+from experiments.compare.run_arms import finished, own_command
 from experiments.run.errors import UserError
 
 pytestmark = pytest.mark.slow
@@ -33,13 +34,16 @@ IDENTICAL = ("completions", "rewards", "losses", "grad_norms", "final_weights", 
 
 @pytest.fixture(scope="module")
 def compared(repetitive_policy: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The arms none and das with two processes each. The first has finished before, so the comparison launches das."""
-    folder, policy = tmp_path_factory.mktemp("outputs") / "run", f"policy.path={repetitive_policy}"
-    of_arm = [setting for setting in SMALL if not setting.startswith("task.")]
-    run_script(*TWO_RANKS, "run.py", "task=train", "arm=none", policy, *of_arm, f"hydra.run.dir={folder / 'arms/none'}")
-    lines = run_script("run.py", policy, *SMALL, f"hydra.run.dir={folder}").strip().splitlines()
-    assert "none is finished already" in lines
-    assert sum(line.startswith("step ") for line in lines) == STEPS  # only the main process prints
+    """The arms none and das with two processes each, started as the comparison would start them, which finds them."""
+    folder, overrides = tmp_path_factory.mktemp("outputs") / "run", [*SMALL, f"policy.path={repetitive_policy}"]
+    for arm in ("none", "das"):
+        config, own = composed_arm(arm, *overrides), arm_overrides(overrides, {"arm": arm})
+        _, *command = own_command(config, own, folder / "arms" / arm, folder.name)
+        assert tuple(command[: len(TWO_RANKS)]) == TWO_RANKS
+        lines = run_script(*command).splitlines()
+        assert sum(line.startswith("step ") for line in lines) == STEPS  # only the main process prints
+    lines = run_script("run.py", *overrides, f"hydra.run.dir={folder}").strip().splitlines()
+    assert {"none is finished already", "das is finished already"} <= {*lines}
     assert lines[-1] == f"result: {folder / 'result.json'}"
     return folder
 

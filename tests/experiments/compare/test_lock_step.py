@@ -1,7 +1,10 @@
-"""Arms in lock step: who trains beside whom; when an arm dies, at whatever point, one line says so."""
+"""Arms in lock step: who trains beside whom; when an arm dies, at whatever point, one line says so; also of one that
+is launched alone.
+"""
 
 from multiprocessing import Pipe, get_context
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -68,3 +71,11 @@ def test_an_arm_that_fails_after_its_parent_gave_up_prints_nothing(
         arm.join()
         assert arm.exitcode == 0
     assert capfd.readouterr().err == ""
+
+
+def test_an_arm_that_is_launched_prints_its_lines_and_its_error_is_that_of_the_comparison(tmp_path: Path) -> None:
+    progress: Any = SimpleNamespace(note=(said := list[str]()).append)
+    for end, words in (("echo 'error: no memory' >&2; exit 1", "no memory"), ("exit 9", "exit code 9")):
+        with pytest.raises(RunFailed, match=rf"^arm das: {words} \(log: "):
+            run_arms.train(composed_arm("das"), ["bash", "-c", f"echo step 1; {end}"], tmp_path, progress)
+    assert said == ["step 1"] * 2
