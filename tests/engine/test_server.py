@@ -1,5 +1,8 @@
-"""vLLM's server with an engine of das, over HTTP: the same tokens with drafts and without, whatever clients do."""
+"""vLLM's server with an engine of das, over HTTP: the same tokens with drafts and without, whatever clients do; and
+then trainers of TRL, with vllm_mode="server".
+"""
 
+import json
 import random
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -10,7 +13,12 @@ from typing import Any
 import httpx
 import pytest
 from openai import BadRequestError, OpenAI
+from scripts import ROOT, exact, run_script
 from servers import Server, running
+
+from das.engine.patches.weights import WEIGHT_TRANSFER
+from das.general.errors import EngineError
+from das.trl.engines.server import ServerClient
 
 pytestmark = pytest.mark.slow
 
@@ -33,14 +41,16 @@ REQUESTS: dict[str, dict[str, Any]] = {
     },
 }  # fmt: skip
 TOKENS = 50
-DRAFTER = {"min_prob": 0.005}
-DRAFTING = {"drafter": DRAFTER, "budget": {"name": "fixed", "tokens": 8}}
+DRAFTING = {"drafter": {"min_prob": 0.005}, "budget": {"name": "fixed", "tokens": 8}}
+# As docs/trl.md starts it, for the sizes of rank_run.py.
+START = (*("--weight-transfer-config", json.dumps({"backend": WEIGHT_TRANSFER}), "--max-num-batched-tokens", "4096"),)
 
 
 @pytest.fixture(scope="module")
 def servers(repetitive_policy: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mapping[str, Server]]:
     """A server with drafts and one without."""
-    with running(repetitive_policy, tmp_path_factory.mktemp("servers"), "none", "das", options=DRAFTING) as found:
+    folder = tmp_path_factory.mktemp("servers")
+    with running(repetitive_policy, folder, "none", "das", further=START, options=DRAFTING) as found:
         yield found
 
 
@@ -207,3 +217,32 @@ def test_a_request_with_a_cache_salt_gets_no_drafts_and_joins_no_history(
     counted()
     assert min(counted()) > 0
     assert counted(cache_salt="a") == (0, 0)
+
+
+# ---- trainers; last, because the server then has other weights ----
+
+
+@pytest.fixture(scope="module")
+def results(servers: Mapping[str, Server], repetitive_policy: str, tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """What three trainings did in one process: one without drafts, colocated, and two of das on the server."""
+    folder = tmp_path_factory.mktemp("trainings")
+    run_script(ROOT / "tests" / "trl" / "server_run.py", servers["das"].url, repetitive_policy, folder)
+    return json.loads((folder / "results.json").read_text())
+
+
+def test_a_server_that_drafts_trains_as_an_engine_here_that_does_not(results: Any) -> None:
+    das, none = results["das"], results["colocated"]
+    assert exact([das]) == exact([none])
+    assert sum(step["accepted"] for step in das["steps"]) > 0
+    assert all(step["drafted"] == 0 for step in none["steps"])
+    assert [len(set(step["problems"])) for step in das["steps"]] == [4, 4, 4]
+
+
+def test_a_server_takes_a_second_trainer(results: Any) -> None:
+    """Of the same process, so that the first one's port is taken. The first one's history and weights are there."""
+    assert exact([results["again"]]) == exact([results["das"]])
+
+
+def test_a_trainer_that_asks_for_no_drafts_is_refused(servers: Mapping[str, Server]) -> None:
+    with pytest.raises(EngineError, match=r"drafts by das, and das.speculate\('none'\) asks for none"):
+        ServerClient(base_url=servers["das"].url).require_das("none")

@@ -1,57 +1,20 @@
-"""TRL with vllm_mode="server" on a CPU: a server that drafts, and what a trainer makes with it."""
+"""TRL with vllm_mode="server": what its client asks of a server and says about it. Trainings: engine/test_server.py."""
 
 import json
 import socket
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from pathlib import Path
 from typing import Any
 
 import pytest
 import requests
 import torch
-from engine.servers import running
-from scripts import exact, run_script
 from trl.generation.vllm_client import VLLMClient
 
-from das.engine.patches.weights import WEIGHT_TRANSFER
 from das.general.errors import EngineError
 from das.trl.engines import server
 from das.trl.engines.server import ServerClient
 from das.weights import gloo_transfer as weight_transfer
-
-# As docs/trl.md starts it, for the sizes of rank_run.py.
-START = (*("--weight-transfer-config", json.dumps({"backend": WEIGHT_TRANSFER}), "--max-num-batched-tokens", "4096"),)
-DRAFTING = {"drafter": {"window": 2}, "budget": {"name": "fixed", "tokens": 8}}
-
-
-@pytest.fixture(scope="module")
-def results(repetitive_policy: str, tmp_path_factory: pytest.TempPathFactory) -> Any:
-    """What three trainings did in one process: one without drafts, colocated, and two of das on a server."""
-    folder = tmp_path_factory.mktemp("server")
-    with running(repetitive_policy, folder, "das", further=START, options=DRAFTING) as servers:
-        url = servers["das"].url
-        run_script(Path(__file__).with_name("server_run.py"), url, repetitive_policy, folder)
-        client = ServerClient(base_url=url)
-        with pytest.raises(EngineError, match=r"drafts by das, and das.speculate\('none'\) asks for none"):
-            client.require_das("none")
-    return json.loads((folder / "results.json").read_text())
-
-
-@pytest.mark.slow
-def test_a_server_that_drafts_trains_as_an_engine_here_that_does_not(results: Any) -> None:
-    das, none = results["das"], results["colocated"]
-    assert exact([das]) == exact([none])
-    assert sum(step["accepted"] for step in das["steps"]) > 0
-    assert all(step["drafted"] == 0 for step in none["steps"])
-    assert [len(set(step["problems"])) for step in das["steps"]] == [4, 4, 4]
-
-
-@pytest.mark.slow
-def test_a_server_takes_a_second_trainer(results: Any) -> None:
-    """Of the same process, so that the first one's port is taken. The first one's history and weights are there."""
-    assert exact([results["again"]]) == exact([results["das"]])
-
 
 OURS = {"method": "custom_class", "model": "das.engine.proposer.DasProposer"}
 MODEL = {"dtype": "torch.float32", "logprobs_mode": "processed_logprobs"}
