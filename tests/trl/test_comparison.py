@@ -38,7 +38,7 @@ def test_arms_are_identical(result: dict[str, Any], printed: str) -> None:
     for name in ("das", "ngram"):
         assert all(result["identical"][name][what] for what in EXACT)
         assert result["arms"][name]["drafted"]["mean"] > 0
-        assert result["ratio_to_none"][name]["rollout_s"]["by_epoch"].keys() == {"0", "1", "2"}
+        assert result["ratio_to_none"][name]["rollout_s"]["by_epoch"].keys() == {"0", "1"}
     assert result["arms"]["none"]["drafted"]["max"] == 0
     assert result["arms"]["none"]["tokens_per_pass"]["overall"] == 1
     assert printed.count("identical: yes") == 2
@@ -65,13 +65,13 @@ def test_stock_trains_beside_them_and_trls_own_sync_reaches_it(
 
 def test_evaluations_are_equal_in_all_arms(compared: Path, result: dict[str, Any], printed: str) -> None:
     none, das = (evaluations(read.metrics(compared / "arms" / name)) for name in ("none", "das"))
-    assert [each["step"] for each in das] == result["eval"]["das"]["step"] == [0, 2, 4, 5]
-    assert len({each["completions_digest"] for each in das}) == 4  # other weights, other noise
+    assert [each["step"] for each in das] == result["eval"]["das"]["step"] == [0, 2, 3]
+    assert len({each["completions_digest"] for each in das}) == 3  # other weights, other noise
     assert [[each[key] for key in EVALUATION] for each in none] == [[each[key] for key in EVALUATION] for each in das]
     assert sum(each["drafted"] for each in none) == 0
     assert all(each["tokens"] > each["passes"] for each in das)
     assert result["eval"]["das"]["pass_at_k"].keys() == {"1", "2", "3"}
-    assert "eval   0/5  none          pass@1 0.000" in printed
+    assert "eval   0/3  none          pass@1 0.000" in printed
 
 
 def test_a_run_leaves_what_the_design_lists(compared: Path) -> None:

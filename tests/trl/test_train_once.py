@@ -98,7 +98,7 @@ def test_rows_and_files_of_an_arm_that_does_not_train(once: tuple[Path, str], co
     assert all(row[key] is None for row in rows for key in OF_TRAINING)
     assert not any(row[key] is None for row in trained_rows for key in OF_TRAINING if key != "kl")
     assert not list(folder.glob("*.safetensors"))
-    trained, rolled = (folder / "arms" / arm / CHECKPOINTS / "step_00004" for arm in ("none", "das"))
+    trained, rolled = (folder / "arms" / arm / CHECKPOINTS / "step_00002" for arm in ("none", "das"))
     assert (trained / "model.safetensors").read_bytes() == (rolled / "model.safetensors").read_bytes()
     sizes = [(path / "optimizer.pt").stat().st_size for path in (trained, rolled)]
     assert sizes[1] < sizes[0] / 20, "no optimizer state"
@@ -113,14 +113,14 @@ def test_a_resumed_run_is_as_if_it_had_not_stopped(once: tuple[Path, str], tmp_p
     """One arm has completed one checkpoint less; a run that was killed has left weights."""
     stopped = tmp_path / "stopped"
     shutil.copytree(once[0], stopped)
-    shutil.rmtree(stopped / "arms" / "das" / CHECKPOINTS / "step_00005")
+    shutil.rmtree(stopped / "arms" / "das" / CHECKPOINTS / "step_00003")
     (stopped / "first_arm.safetensors").write_bytes(b"half")
-    assert "resuming after step 4" in run_script("run.py", f"resume={stopped}", *GIVEN_PRICES)
+    assert "resuming after step 2" in run_script("run.py", f"resume={stopped}", *GIVEN_PRICES)
     for arm in ARMS:
-        assert checkpoint.steps(stopped / "arms" / arm / CHECKPOINTS) == [5]
-        assert not (stopped / "arms" / arm / CHECKPOINTS / "step_00005" / checkpoint.OPTIMIZER).exists()
+        assert checkpoint.steps(stopped / "arms" / arm / CHECKPOINTS) == [3]
+        assert not (stopped / "arms" / arm / CHECKPOINTS / "step_00003" / checkpoint.OPTIMIZER).exists()
     again = run_script("run.py", f"resume={stopped}", *GIVEN_PRICES)
-    assert "resuming after step 5" in again, "its verdict can be made again"
+    assert "resuming after step 3" in again, "its verdict can be made again"
     assert not list(stopped.glob("*.safetensors"))
     assert read.result(stopped)["identical"] == read.result(once[0])["identical"]
     for arm in ARMS[:-1]:
@@ -130,7 +130,7 @@ def test_a_resumed_run_is_as_if_it_had_not_stopped(once: tuple[Path, str], tmp_p
 
 @pytest.mark.nightly
 def test_rollouts_ahead(repetitive_policy: str, tmp_path: Path) -> None:
-    settings = [f"policy.path={repetitive_policy}", "wandb=off", "trainer.lag=1", "eval.every=0", "trainer.max_steps=3"]
+    settings = [f"policy.path={repetitive_policy}", "wandb=off", "trainer.lag=1", "eval.every=0"]
     run_script("run.py", *COMPARED, *settings, "task.train_once=true", f"hydra.run.dir={tmp_path}")
     result = read.result(tmp_path)
     assert result["identical"]["das"]["first_difference"] is None
