@@ -240,9 +240,9 @@ def sampled_again(policy: str, found: Sequence[tuple[Path, int]]) -> list[list[l
     return runs
 
 
-def train_script(method: str, policy: str, folder: Path, lag: int, start: int = 0) -> dict[str, Any]:
-    """A script of TRL, with evaluations, that trains what `config_of` describes, from the checkpoint of `start`.
-    Returns the steps' tokens, losses and drafts, and the final weights."""
+def train_script(policy: str, folder: Path, lag: int, start: int = 0) -> dict[str, Any]:
+    """A script of TRL, with drafts and evaluations, that trains what `config_of` describes, from the checkpoint of
+    `start`. Returns the steps' tokens, losses and drafts, and the final weights."""
     from transformers import TrainerCallback
     from trl import GRPOTrainer
 
@@ -272,7 +272,7 @@ def train_script(method: str, policy: str, folder: Path, lag: int, start: int = 
                 generation.generate([[5, 6, 7]], None, 1)
 
     engine = {"max_model_len": 160, "max_num_seqs": 8, "extra": {"num_gpu_blocks_override": 256}}
-    das.speculate(method, budget={"name": "fixed", "tokens": 8}, engine=engine, lag=lag)
+    das.speculate("das", budget={"name": "fixed", "tokens": 8}, engine=engine, lag=lag)
     args = grpo_arguments(config, folder)
     args.output_dir, args.eval_strategy, args.eval_steps = str(folder), "steps", 2
     rows = dataset(config, policy)
