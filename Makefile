@@ -159,7 +159,7 @@ docs: .docs/.docs-env
 	@touch $@
 
 # The library as a wheel with its C cores compiled, in dist/. tests/test_wheel.py (.ci/run) runs the README's
-# programs from such a wheel on a machine without gcc.
+# program from such a wheel on a machine without gcc.
 wheel: env
 	rm -rf build
 	$(BIN)/pip wheel --quiet --disable-pip-version-check --no-deps --no-build-isolation --wheel-dir dist .

@@ -77,8 +77,8 @@ def checks(run: Any) -> dict[str, dict[str, str]]:
 
 
 @pytest.mark.slow
-def test_this_machine_is_healthy() -> None:
-    run = run_doctor("--json")
+def test_this_machine_is_healthy(doctor_here: Callable[..., Any]) -> None:
+    run = doctor_here("--json")
     found = checks(run)
     assert run.returncode == 0, found
     assert {check["state"] for check in found.values()} <= {"ok", "note"}
@@ -158,8 +158,8 @@ def test_a_model_gets_one_verdict(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
 
 @pytest.mark.nightly
-def test_a_model_is_timed_with_stock_none_and_das(doctor_here: Callable[..., Any]) -> None:
-    found = checks(doctor_here("--json", "--speed", str(ROOT / "experiments/policies/shipped/puzzles")))
+def test_a_model_is_timed_with_stock_none_and_das_as_a_user_starts_it() -> None:
+    found = checks(run_doctor("--json", "--speed", str(ROOT / "experiments/policies/shipped/puzzles")))
     assert found["model"]["state"] == "ok"
     numbers = (
         r"16 requests at once, .*: stock [\d,]+; none [\d,]+; das [\d,]+ at a problem's first visit, [\d,]+ at the"

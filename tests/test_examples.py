@@ -1,4 +1,4 @@
-"""Every example runs as it is."""
+"""Every example runs as it is, and so does the program of the guide of vLLM."""
 
 import json
 import re
@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from scripts import TWO_RANKS, Ended, run_script, scripts
+from test_guides import PROGRAMS
 
 ROOT = Path(__file__).resolve().parents[1]
 FIXED = ROOT / "tests" / "fixed_budget.py"
@@ -86,6 +87,13 @@ def test_prompt_lookup(repetitive_policy: str) -> None:
     assert none.endswith("1.00 a pass, 0 drafted")
     assert int(drafted.split()[-2]) > 0
     assert same == "same tokens: True"
+
+
+@pytest.mark.slow
+def test_the_program_of_the_guide(repetitive_policy: str, tmp_path: Path) -> None:
+    (tmp_path / "program.py").write_text(PROGRAMS[1].values[0])
+    output = run_example(tmp_path / "program.py", repetitive_policy, **ONE_PROCESS).out
+    assert "accepted" in output.splitlines()[-1]
 
 
 def test_own_budget(capsys: pytest.CaptureFixture[str]) -> None:

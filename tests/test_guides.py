@@ -79,7 +79,7 @@ def is_program(code: str) -> bool:
     return "sys.argv" in code
 
 
-# tests/test_wheel.py runs them.
+# tests/test_wheel.py runs the first, tests/test_examples.py the second.
 PROGRAMS = [block for block in blocks("python") if is_program(block.values[0])]
 
 
