@@ -25,13 +25,13 @@ from das.drafter import HistoryDrafter
 from experiments.simulate.engine import PlainEngine, Step, roll_out
 from experiments.simulate.gpu_times import GpuTimes, gpu_times
 from experiments.simulate.rollouts import read_rollouts
-from experiments.simulate.text_engine import TextEngine, planned_rows
+from experiments.simulate.text_engine import GRAPHS, TextEngine
 from experiments.simulate.times import PassWork
 from experiments.simulate.workload import Workload, made_up_problems, workload
 
 SIBLINGS, EPOCHS, LENGTH, PROMPT = 8, 6, 192, 256
 LONG = 2_048  # tokens of long prompts
-DRAFTED, GRAPHS = 8, 576  # most drafted tokens of a request; rows of the largest graph
+DRAFTED, LARGEST = 8, 576  # most drafted tokens of a request; rows of the largest graph
 READING = 9e-6  # seconds a request in a pass at rest, as das read passes then (.6 ms at 64 requests, 2.3 at 256)
 # ms a pass by live requests: with 0, 4 and 8 random drafts a request, at 1,024 tokens of context, without log-probs.
 # The last two are of the das that drafted before it launched.
@@ -58,7 +58,7 @@ AT_REST = {64: 7.6, 256: 17.4}
 
 def h200(das: bool = True) -> GpuTimes:
     """Return the times of passes of an 8B on the H200, by das as it was then or by vLLM as it comes."""
-    return replace(gpu_times("H200", "8B"), das=das, reading=READING)
+    return replace(gpu_times("H200", "8B"), das=das, thread=False, reading=READING)
 
 
 def passes() -> list[tuple[str, float, float]]:
@@ -102,7 +102,7 @@ def rolled(live: int) -> tuple[float, Rolled]:
     """Simulate the rollouts of `live` requests. Returns ms a pass of `stock`, and what das took."""
     epochs = works(live)
     stock = roll_out(PlainEngine(h200(das=False), live), epochs)
-    most = min(DRAFTED, GRAPHS // live - 1)
+    most = min(DRAFTED, LARGEST // live - 1)
     engine = TextEngine(h200(), live, HistoryDrafter(), Then(), LENGTH + 1, max_draft_tokens=most, ahead=longest)
     # An engine that drafts ran a request once more before it heard of its end; `stock` knew the responses' lengths.
     das = took(roll_out(engine, epochs), stock, h200().seconds(PassWork(1, 0, PROMPT + LENGTH, 1)))
@@ -162,7 +162,20 @@ class Known(Marginal):
         return float(min((seconds[1:] - seconds[0]) / np.arange(1, len(seconds))) * live / seconds[0])
 
     def most(self, live: int) -> int:
-        return GRAPHS * live
+        return LARGEST * live
+
+
+def planned_rows(wanted: Sequence[Collection[int]], most: int) -> list[int]:
+    """Return how many drafted tokens of each request das planned before lengths came late: as many as the budget chose
+    in the last rounds on average, rounded up, and fewer of the longest drafts where all would be more than `most`."""
+    planned = [-(-sum(counts) // max(1, len(counts))) for counts in wanted]
+    over = sum(planned) - most
+    while over > 0:
+        longest = max(planned)
+        for i, count in enumerate(planned):
+            if count == longest and over > 0:
+                planned[i], over = count - 1, over - 1
+    return planned
 
 
 @dataclass(frozen=True)
@@ -182,12 +195,11 @@ class Design:
     def engine(self, times: GpuTimes, seats: int, longest: int) -> TextEngine:
         times = replace(times, thread=self.thread)
         most = DRAFTED if self.shared else min(DRAFTED, self.rows // seats - 1)
-        ahead = RowsAhead(SIZES) if self.late else planned_rows
+        ahead = RowsAhead(GRAPHS) if self.late else planned_rows
         budget = Known(times, self.rests) if self.knows else Marginal(ratio=ON_GPU)
         return TextEngine(times, seats, HistoryDrafter(), budget, longest, most, self.rows, ahead)
 
 
-SIZES = [*range(8, 256, 8), *range(256, 769, 16)]  # rows of graphs
 DESIGNS = {
     "each its own rows": Design(576, shared=False),
     "rows shared": Design(),

