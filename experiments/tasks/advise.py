@@ -292,7 +292,8 @@ def summary(steps: Sequence[Sequence[Step]], plain: Sequence[Step], rest: float)
     rest: the time of a step outside the
     rollout, divided by the time of the rollout without speculation.
     """
-    plain_s, low_s, expected_s, high_s = (seconds(arm) for arm in (plain, *steps))
+    plain_s, *each_s = (seconds(arm) for arm in (plain, *steps))
+    low_s, expected_s, high_s = min(each_s), each_s[1], max(each_s)  # a budget that rests may rest at one price alone
     return {
         "rollout_s": expected_s,
         "low_s": low_s,

@@ -70,8 +70,10 @@ def trainer(run: str, policy: str, teacher: str, folder: str) -> Any:
     config = getattr(found, f"{name}Config")(output_dir=folder, **{**COMMON, **arguments})
     further: dict[str, Any] = {"teacher_model": teacher} if name == "Distillation" else {"reward_funcs": reward}
     if "LoRA" in more:
+        import torch
         from peft import LoraConfig
 
+        torch.manual_seed(0)  # TRL 1.13 draws adapters before it sets its own seed
         dropout = 0.0 if "experts" in more else 0.2  # peft has none for experts
         further["peft_config"] = LoraConfig(r=4, lora_alpha=16, lora_dropout=dropout, target_modules="all-linear")
     return getattr(found, f"{name}Trainer")(model=policy, args=config, train_dataset=rows("images" in more), **further)
