@@ -1,12 +1,12 @@
-"""Faults that strike the engines of a cluster amid rollouts.
+"""Faults that strike the engines of a cluster amid rollouts: "kill" is SIGKILL for an engine, "freeze" SIGSTOP.
 
-kill    SIGKILL for the engine       freeze  SIGSTOP for it       raise   its next pass raises
+One whose pass raises: test_rollout_engine.py, nightly/strikes.py.
 """
 
 import os
 import signal
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any
 from unittest.mock import patch
@@ -15,20 +15,6 @@ import psutil
 
 ENGINE = "ray::RolloutEng"  # names have 15 characters in the kernel
 LEFT_S = 60  # seconds after which an engine whose trainer or Ray is gone counts as left for good
-RAISED = "a fault that a test put here"
-
-
-def failing() -> Callable[[Any], None]:
-    """A function that lets the next pass of an engine raise an error. The engine's process imports no tests: a nested
-    function goes there as it is."""
-
-    def fail(engine: Any) -> None:
-        def step() -> None:
-            raise RuntimeError(RAISED)
-
-        engine.llm.llm_engine.step = step
-
-    return fail
 
 
 @contextmanager
@@ -48,10 +34,8 @@ def planted(faults: Sequence[str]) -> Iterator[None]:
         if running not in struck and begun:
             struck.append(running)
             fault = faults[len(struck) - 1] if len(struck) <= len(faults) else ""
-        if fault == "raise":
-            begun[0].actor.__ray_call__.remote(failing())
         original(cluster, running)
-        if fault in ("kill", "freeze"):
+        if fault:
             os.kill(begun[0].pid, signal.SIGKILL if fault == "kill" else signal.SIGSTOP)
 
     with patch.object(Cluster, "_hand_out", hand_out):

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from conftest import recorded_sampling
-from faults import RAISED, left_for_good
+from faults import left_for_good
 from runs import column, compared, require_equal
 
 from analysis import read
@@ -24,13 +24,13 @@ def test_equal(runs: Runs, name: str) -> None:
     assert not left_for_good()
 
 
-def test_killed_frozen_and_failing_engines_are_replaced(runs: Runs) -> None:
+def test_killed_and_frozen_engines_are_replaced(runs: Runs) -> None:
     rows = column(runs("cluster"), "cluster")
     events = [event["event"] for event in read.lines(runs("cluster") / "engines.jsonl")]
-    for why in ("its process died", "it did not answer", f"RuntimeError: {RAISED}"):
+    for why in ("its process died", "it did not answer"):
         assert any(event.startswith(f"lost: {why}") for event in events), why
     assert sum(row["lost_requests"] > 0 for row in rows) >= 2
-    assert sum(row["restarts"] for row in rows) >= 2  # the last steps may be over before an engine is there again
+    assert sum(row["restarts"] for row in rows) >= 2
 
 
 def test_the_exchanged_history_holds_the_recorded_distributions(runs: Runs) -> None:
