@@ -5,19 +5,23 @@ Here in a process of its own; most kinds of bad input are in test_refusals.py.
 
 import errno
 import os
+import runpy
 import shlex
 import signal
 import subprocess
 import sys
+import time
 from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
 from composed import composed_arm
-from scripts import scripts
+from scripts import output_into, scripts
 
 from experiments.arm.validate import check
+from experiments.run import processes
 from experiments.run.errors import one_line_errors, one_line_failure
+from experiments.run.processes import warm_process
 from rewards.reward import RewardError
 from rewards.workers import WorkerError
 
@@ -123,40 +127,59 @@ def test_a_command_runs_without_an_output() -> None:
 
 
 @pytest.mark.parametrize(
-    "words", [("run.py", "--help"), ("-m", "analysis.summary", "--help"), ("-m", "das", "run", "--help")]
+    "command",
+    ["run.py", *(pytest.param(f"-m {each}", marks=pytest.mark.nightly) for each in ("analysis.summary", "das run"))],
 )
-def test_output_that_nobody_reads_ends_no_command(words: tuple[str, ...]) -> None:
+def test_output_that_nobody_reads_ends_no_command(command: str) -> None:
     reads, writes = os.pipe()
     os.close(reads)
-    done = subprocess.run([sys.executable, *words], cwd=ROOT, stdout=writes, stderr=subprocess.PIPE, check=False)
+    words = [sys.executable, *command.split(), "--help"]
+    done = subprocess.run(words, cwd=ROOT, stdout=writes, stderr=subprocess.PIPE, check=False)
     os.close(writes)
     assert done.returncode == 0
     (line,) = done.stderr.decode().splitlines()
     assert line.startswith("das: the printed output failed, and the run goes on without: BrokenPipeError")
 
 
-@pytest.mark.parametrize(("number", "code", "said"), [ENDS[0], pytest.param(*ENDS[1], marks=pytest.mark.nightly)])
+def in_a_session(words: list[str], cold: bool) -> None:
+    """Body of a process: run.py as a shell starts it. cold: in a new interpreter."""
+    os.setsid()
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # background jobs ignore it
+    os.chdir(ROOT)
+    if cold:
+        os.execv(sys.executable, [sys.executable, *words])
+    processes.START = "fork"  # of an arm
+    sys.argv = words
+    runpy.run_path(words[0], run_name="__main__")
+
+
+@pytest.mark.parametrize(
+    ("number", "code", "said", "cold"),
+    [(*ENDS[0], False), *(pytest.param(*each, True, marks=pytest.mark.nightly) for each in ENDS)],
+)
 def test_an_interrupt_keeps_the_finished_steps(
-    tiny_policy: str, tmp_path: Path, number: int, code: int, said: str
+    tiny_policy: str, tmp_path: Path, number: int, code: int, said: str, cold: bool
 ) -> None:
-    process = subprocess.Popen(
-        [sys.executable, "run.py", "trainer.max_steps=500", "trainer.per_device_train_batch_size=8", "reward=brevity",
-         "trainer.max_completion_length=32", "engine.max_model_len=160",
-         f"policy.path={tiny_policy}", f"out={tmp_path}"],
-        cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True,
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),  # background jobs ignore it
-    )  # fmt: skip
-    assert process.stdout is not None
-    for line in process.stdout:
-        if line.startswith("step   2/"):
-            break
+    words = [
+        "run.py", "trainer.max_steps=500", "trainer.per_device_train_batch_size=8", "reward=brevity",
+        "trainer.max_completion_length=32", "engine.max_model_len=160",
+        f"policy.path={tiny_policy}", f"out={tmp_path}",
+    ]  # fmt: skip
+    printed, error_file = tmp_path / "printed", tmp_path / "errors"
+    with printed.open("w") as out, error_file.open("w") as errors, output_into(out, errors):
+        process = warm_process(in_a_session, words, cold)
+        process.start()
+    while "\nstep   2/" not in printed.read_text():
+        assert process.exitcode is None, error_file.read_text()
+        time.sleep(0.05)
     if number == signal.SIGINT:
         os.killpg(process.pid, number)  # like Ctrl-C: to the whole group
     else:
-        process.send_signal(number)
-    _, errors = process.communicate(timeout=180)
-    assert process.returncode == code
-    assert errors.strip().splitlines() == [f"error: {said}; the finished steps are in the run folder"]
+        os.kill(process.pid, number)
+    process.join(180)
+    assert process.exitcode == code
+    line = f"error: {said}; the finished steps are in the run folder"
+    assert error_file.read_text().strip().splitlines() == [line]
     (folder,) = (tmp_path / "compare").iterdir()
     from analysis import read
 
