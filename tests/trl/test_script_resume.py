@@ -75,7 +75,7 @@ def from_step(step: int, done: dict[int, Any]) -> dict[int, Any]:
     return {number: found for number, found in done.items() if number == 0 or number > step}
 
 
-@pytest.mark.parametrize("step", [3, 4])  # at the end of an epoch, in the second
+@pytest.mark.parametrize("step", [pytest.param(3, marks=pytest.mark.nightly), 4])  # at the end of an epoch, in the next
 def test_it_ends_as_the_run_left_alone(step: int, run: Run, alone: tuple[Path, dict[int, Any]], tmp_path: Path) -> None:
     folder, done = alone
     assert len({str(sorted(done[number][0])) for number in range(1, STEPS + 1)}) > 3, "epochs differ in their order"

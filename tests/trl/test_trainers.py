@@ -34,11 +34,16 @@ def runs(repetitive_policy: str, tiny_policy: str, tmp_path_factory: pytest.Temp
 @pytest.mark.parametrize(
     ("name", "method", "run"),
     [
-        ("", "self_draft", "GRPO"),  # the weights that draft are quantized anew after each of its syncs
-        ("", "das", "GMPO"),
         ("Qwen3MoeForCausalLM", "das", "GRPO with LoRA with experts"),
-        pytest.param("Qwen3MoeForCausalLM", "das", "GRPO", marks=pytest.mark.nightly),
-        pytest.param("Qwen2_5_VLForConditionalGeneration", "das", "GRPO with images", marks=pytest.mark.nightly),
+        *(
+            pytest.param(*case, marks=pytest.mark.nightly)
+            for case in (
+                ("", "self_draft", "GRPO"),  # the weights that draft are quantized anew after each of its syncs
+                ("", "das", "GMPO"),
+                ("Qwen3MoeForCausalLM", "das", "GRPO"),
+                ("Qwen2_5_VLForConditionalGeneration", "das", "GRPO with images"),
+            )
+        ),
     ],
 )
 def test_further_trainings_have_equal_bits(

@@ -4,7 +4,7 @@ import numpy as np
 
 from experiments.paper_budgets import budget_for, optimal_budget
 
-INSTANCES = 2_000
+INSTANCES = 500
 
 
 def instance(rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray, np.ndarray, float, float]:
