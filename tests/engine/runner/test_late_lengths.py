@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from conftest import Engines, random_policy, roll
+from scripts import run_script
 from vllm import SamplingParams
 from vllm.v1.worker.gpu.spec_decode.adaptive_verification import AdaptiveVerificationManager
 
@@ -135,10 +136,8 @@ def test_lengths_are_those_of_c_and_the_device_waits_for_its_drafts(tmp_path: Pa
 
 
 @pytest.mark.slow
-def test_the_kernels_compile_for_sm_90_and_read_the_hosts_memory_anew_each_time(tmp_path: Path) -> None:
-    ran = run_python(tmp_path, COMPILED)
-    assert ran.returncode == 0, ran.stderr
-    choice, wait = ran.stdout.split("wait_for_drafts", 1)
+def test_the_kernels_compile_for_sm_90_and_read_the_hosts_memory_anew_each_time() -> None:
+    choice, wait = run_script("-c", COMPILED).split("wait_for_drafts", 1)
     assert "ld.volatile" in choice
     loop = wait[wait.index("ld.volatile") :]
     assert loop.count("ld.volatile") >= 2, "the first look, and those of the loop"
