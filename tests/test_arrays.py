@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from das.general.arrays import load_arrays, pack_strings, save_arrays, token_array, unpack_strings
+from das.general.arrays import load_arrays, pack_strings, token_array, unpack_strings
 
 
 def test_an_int32_array_is_not_copied() -> None:
@@ -26,11 +26,6 @@ def test_bad_tokens(bad: list) -> None:
 @given(st.lists(st.text(max_size=5) | st.integers()))
 def test_packed_strings_come_back(strings: list) -> None:
     assert unpack_strings(pack_strings(strings)) == strings
-
-
-def test_arrays_come_back(tmp_path: Path) -> None:
-    save_arrays(tmp_path / "state.npz", {"kind": np.array("state"), "numbers": np.arange(3)})
-    assert load_arrays(tmp_path / "state.npz", "state")["numbers"].tolist() == [0, 1, 2]
 
 
 def test_load_refuses_other_files(tmp_path: Path) -> None:

@@ -1,34 +1,16 @@
-"""Files are written whole, by one function."""
+"""Files are written whole, and what is read unpacks into no more than it says."""
 
 import gzip
 import os
-import re
 import signal
 from pathlib import Path
 
 import numpy as np
 import pytest
-from scripts import ROOT
 
 from analysis.read import unpacked
 from das.general.arrays import load_arrays, save_arrays
 from das.general.files import replacing, write_text
-from experiments.run.run_folder import add_rows
-
-WRITES = re.compile(
-    r"""\.write_(text|bytes)\(|open\([^)\n]*"[wax]b?"|\.savefig\((?!buffer|file|to\b)|np\.save[z(]|json\.dump\("""
-)
-NOT_WHOLE = {
-    "das/general/files.py",  # the one writer
-    "experiments/run/run_folder.py",  # rows behind others
-    "das/general/arrays.py",  # into its stream
-    # Output of a process, as it comes.
-    "experiments/run/progress.py", "experiments/run/errors.py", "experiments/compare/run_arms.py",
-    "experiments/gpu/check_gpu.py", "experiments/tasks/train.py", "experiments/run/processes.py",
-    "das/cluster/rollout_engine.py",  # a checkpoint's files, into an engine's own folder
-    "das/engine/checked_policies.py",  # a lock
-    "rewards/forkserver.py",  # the kernel's files
-}  # fmt: skip
 
 
 def test_a_block_that_raises_leaves_the_file_as_it_was(tmp_path: Path) -> None:
@@ -70,13 +52,6 @@ def test_a_link_where_the_new_content_goes_is_not_followed(tmp_path: Path) -> No
     assert (tmp_path / "precious.txt").read_text() == "precious"
 
 
-def test_rows_are_added(tmp_path: Path) -> None:
-    path = tmp_path / "metrics.jsonl"
-    add_rows(path, [{"step": 1}])
-    add_rows(path, [{"step": 2}, {"step": 3}])
-    assert path.read_text() == '{"step": 1}\n{"step": 2}\n{"step": 3}\n'
-
-
 def said(packed: bytes, size: int) -> bytes:
     return packed[:-4] + (size % 2**32).to_bytes(4, "little")
 
@@ -110,13 +85,3 @@ def test_packed_arrays_are_refused(tmp_path: Path) -> None:
     np.savez_compressed(path, kind=np.array("numbers"), zeros=np.zeros(100_000_000, np.int8))
     with pytest.raises(ValueError, match=r"it has \d+ bytes and unpacks into 1000\d+"):
         load_arrays(path, "numbers")
-
-
-def test_nothing_else_writes_files() -> None:
-    writers = {
-        str(path.relative_to(ROOT))
-        for folder in ("das", "experiments", "analysis", "rewards")
-        for path in (ROOT / folder).rglob("*.py")
-        if WRITES.search(path.read_text())
-    }
-    assert writers == NOT_WHOLE

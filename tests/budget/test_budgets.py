@@ -110,12 +110,6 @@ def test_impossible_settings_are_refused_in_one_line(settings: dict[str, object]
         make_budget(settings)
 
 
-def test_tokens_after_a_stop_are_cut() -> None:
-    request = LiveRequest(name="a", problem="p", max_tokens=9, stop_tokens=frozenset({3}))
-    assert request.cut_at_stop([1, 2, 3, 4]) == [1, 2, 3]
-    assert request.cut_at_stop([1, 2]) == [1, 2]
-
-
 def test_options_without_a_name_are_those_of_the_default_budget() -> None:
     budget = make_budget({"tokens": 5})
     assert isinstance(budget, Marginal)

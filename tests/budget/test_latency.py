@@ -55,11 +55,6 @@ def test_interrupted_passes_hardly_move_it(seconds: Seconds) -> None:
     assert errors(taught(seconds, interrupted=0.1), seconds).mean() < 0.04
 
 
-def test_what_drafting_costs_at_all_is_shown() -> None:
-    model = taught(line, noise=0.0)
-    assert model.predict(24, 100) - model.predict(24, 0) == pytest.approx(1e-3 + 100 * 2e-5, rel=0.1)
-
-
 passes = st.tuples(st.integers(1, 300), st.integers(0, 900), st.floats(1e-5, 10.0))
 
 

@@ -9,19 +9,6 @@ import pytest
 from experiments.policies import cached_folder
 
 
-def test_folder_is_written_once(tmp_path: Path) -> None:
-    writes: list[Path] = []
-
-    def write(folder: Path) -> None:
-        writes.append(folder)
-        (folder / "weights").write_text("1")
-
-    final = tmp_path / "cache" / "policy"
-    assert cached_folder(final, write) == cached_folder(final, write) == final
-    assert len(writes) == 1
-    assert (final / "weights").read_text() == "1"
-
-
 def test_interrupted_write_leaves_nothing(tmp_path: Path) -> None:
     def write(folder: Path) -> None:
         (folder / "half").write_text("1")

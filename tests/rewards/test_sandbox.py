@@ -232,7 +232,7 @@ def test_no_process_outlives_the_trainer() -> None:
 import sys; sys.path.insert(0, {str(ROOT)!r})
 from rewards.sandbox import Sandbox
 from rewards.limits import Limits
-sandbox = Sandbox(2, Limits(cpu_s=1, wall_s=2.0))
+sandbox = Sandbox(2, Limits(cpu_s=1, wall_s=120.0))
 print("up", flush=True)
 sandbox.run([{{"source": "import time\\ndef f(x): time.sleep(1000)", "entry": "f", "tests": "def check(c): c(1)"}}] * 2)
 """

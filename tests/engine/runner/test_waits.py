@@ -149,17 +149,6 @@ def test_only_a_drafter_waits_and_once(
     assert output.sampled_token_ids.value.tolist() == on_host.sampled_token_ids.tolist()
 
 
-def test_a_wait_is_noticed() -> None:
-    with Device() as device:
-        there = torch.zeros(3).to(DEVICE, non_blocking=True)
-        assert not device.waits
-        torch.zeros(3).to(DEVICE)
-        there.cpu()
-        there.sum().item()
-        there.nonzero()
-    assert len(device.waits) == 4
-
-
 def test_a_draft_pass_waits_for_no_copy() -> None:
     tables, positions = np.array([[3, 1], [2, 0]], np.int32), np.array([5, 3])
     with Device() as device:
