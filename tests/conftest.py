@@ -16,7 +16,7 @@ import pytest
 from costs import Costs
 from hypothesis import settings
 from runs import RUNS, STOPS, make
-from scripts import COMPARED_STEPS, GIVEN_PRICES, SIZES, TWO_RANKS, run_script
+from scripts import COMPARED_STEPS, GIVEN_PRICES, RANK_RUN, SIZES, TWO_RANKS, of_ranks, run_script
 
 from das.engine.build import build_engine
 from das.engine.settings import EngineSettings
@@ -159,6 +159,14 @@ def ranks_run(made_once: Callable[..., Path], repetitive_policy: str) -> Path:
     """The run RANKS of the arm das."""
     start = [*RANKS, "arm=das", f"policy.path={repetitive_policy}"]
     return made_once("ranks", lambda folder: run_script(*TWO_RANKS, "run.py", *start, f"hydra.run.dir={folder}"))
+
+
+@pytest.fixture(scope="session")
+def in_one_process(made_once: Callable[..., Path], repetitive_policy: str) -> Any:
+    """What rank_run.py does in a single process, without drafts."""
+    folder = made_once("in_one_process", lambda folder: run_script(RANK_RUN, "none", repetitive_policy, folder))
+    (done,) = of_ranks(folder, "none")
+    return done
 
 
 def recorded_sampling(run: Path) -> list[tuple[str, int]]:

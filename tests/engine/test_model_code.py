@@ -1,6 +1,5 @@
 """What an engine is not given: a model's code, other classes, loaders of pickles. No engine is built."""
 
-import os
 import pickle
 import re
 from pathlib import Path
@@ -15,6 +14,7 @@ from das.engine.model_code import refuse_model_code
 from das.engine.settings import EngineSettings
 from das.general.errors import EngineError, reason_of
 from experiments.run.errors import failure_line
+from tests.experiments.run.bad_inputs import Opened
 
 ADVICE = re.compile(r"weights_only|safe_globals|trust_remote_code=True|you trust")
 
@@ -54,13 +54,6 @@ def test_what_brings_no_code_is_taken() -> None:
     )
     with pytest.raises(EngineError, match="custom_class"):
         engine_arguments("suffix", speculative={"method": "custom_class", "model": "evil.P"})
-
-
-class Opened:
-    """A pickle that ends the process when it is opened."""
-
-    def __reduce__(self) -> Any:
-        return (os._exit, (77,))
 
 
 def test_no_line_advises_to_open_a_pickle_or_to_run_a_models_code(tmp_path: Path) -> None:

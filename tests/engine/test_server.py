@@ -224,14 +224,14 @@ def test_a_request_with_a_cache_salt_gets_no_drafts_and_joins_no_history(
 
 @pytest.fixture(scope="module")
 def results(servers: Mapping[str, Server], repetitive_policy: str, tmp_path_factory: pytest.TempPathFactory) -> Any:
-    """What three trainings did in one process: one without drafts, colocated, and two of das on the server."""
+    """What two trainings did in one process, on the server that drafts."""
     folder = tmp_path_factory.mktemp("trainings")
     run_script(ROOT / "tests" / "trl" / "server_run.py", servers["das"].url, repetitive_policy, folder)
     return json.loads((folder / "results.json").read_text())
 
 
-def test_a_server_that_drafts_trains_as_an_engine_here_that_does_not(results: Any) -> None:
-    das, none = results["das"], results["colocated"]
+def test_a_server_that_drafts_trains_as_an_engine_here_that_does_not(results: Any, in_one_process: Any) -> None:
+    das, none = results["das"], in_one_process
     assert exact([das]) == exact([none])
     assert sum(step["accepted"] for step in das["steps"]) > 0
     assert all(step["drafted"] == 0 for step in none["steps"])

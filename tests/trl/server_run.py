@@ -1,4 +1,4 @@
-"""rank_run.py in server mode and colocated. Usage: server_run.py URL_OF_DAS POLICY FOLDER
+"""rank_run.py in server mode, twice. Usage: server_run.py URL_OF_DAS POLICY FOLDER
 
 It writes FOLDER/results.json: what each training did, by name.
 """
@@ -12,8 +12,6 @@ from rank_run import train
 if __name__ == "__main__":
     url, policy, out = sys.argv[1:]
     folder = Path(out)
-    results = {"colocated": train("none", policy, folder, {})}
-    for name in ("das", "again"):
-        further = {"vllm_mode": "server", "vllm_server_base_url": url}
-        results[name] = train("das", policy, folder, further, asks=name == "das")
+    further = {"vllm_mode": "server", "vllm_server_base_url": url}
+    results = {name: train("das", policy, folder, further, asks=name == "das") for name in ("das", "again")}
     (folder / "results.json").write_text(json.dumps(results))

@@ -27,17 +27,17 @@ OVERRIDES = {
     "engine.max_num_seqs=8": "the default on the CPU is a micro-batch, which is one response here",
     "engine.max_model_len=544": "long prompts take minutes; the set leaves them out",
     "data.max_prompt_tokens=512": "the same",
-    "data.problems=2": "two steps must be two epochs, so that there is a history to draft from",
     "trainer.max_steps=2": "minutes",
     "trainer.max_completion_length=32": "minutes",
     "budget=fixed": "the paper names no budget; this one drafts the same whatever the clock says",
     "wandb=off": "no files of a test",
 }
-# Of each setting its set, the form of its file, and further overrides.
+# Of each setting its set, the form of its file, the problems of a step and an epoch, so that the second step has a
+# history to draft from, and further overrides.
 PAPERS = {
-    # 2 problems x 16 responses, as many of each problem as in the paper; 256 are for 8 processes of 16 problems each.
-    "maths_paper": ("dsr_sub", "rows.parquet", ["trainer.gradient_accumulation_steps=32"]),
-    "code_paper": ("deepcoder", "rows.json", []),  # 16 responses of a process are 2 problems x 8
+    # 16 responses, as many of each problem as in the paper; 256 are for 8 processes of 16 problems each.
+    "maths_paper": ("dsr_sub", "rows.parquet", 1, ["trainer.gradient_accumulation_steps=16"]),
+    "code_paper": ("deepcoder", "rows.json", 2, []),  # 16 responses of a process are 2 problems x 8
 }
 
 
@@ -53,20 +53,21 @@ def made_up_file(name: str, path: Path) -> None:
 
 @pytest.mark.parametrize("setting", ["maths_paper", pytest.param("code_paper", marks=pytest.mark.nightly)])
 def test_two_steps_of_a_papers_setting(setting: str, tmp_path: Path) -> None:
-    name, file, further = PAPERS[setting]
+    name, file, problems, further = PAPERS[setting]
     made_up_file(name, tmp_path / file)
     sizes = {"hidden_size": 256, "intermediate_size": 1184, "head_dim": 128, "max_position_embeddings": 32768}
     policy = sharpened(Path(random_policy(tmp_path / "policy", **sizes)))
     overrides = [f"setting={setting}", f"data.path={tmp_path / file}", f"policy.path={policy}", "arms=[none,das]"]
+    overrides.append(f"data.problems={problems}")
     folder = tmp_path / "run"
     printed = run_script("run.py", f"hydra.run.dir={folder}", *overrides, *OVERRIDES, *further)
-    assert f"data {name}: 2 problems of 4 rows" in printed
+    assert f"data {name}: {problems} problems of 4 rows" in printed
     result = read.result(folder)
     checks = {key: value for key, value in result["identical"]["das"].items() if key != "first_difference"}
     assert all(checks.values()), checks
     assert result["arms"]["das"]["drafted"]["max"] > 0
     trainer = read.config(folder)["trainer"]
     rollouts = [read.rollout(folder / "arms" / "das", step) for step in (1, 2)]
-    assert [len(responses) for responses in rollouts] == [2 * trainer["num_generations"]] * 2
+    assert [len(responses) for responses in rollouts] == [problems * trainer["num_generations"]] * 2
     assert {row["problem_id"].split("-")[0] for responses in rollouts for row in responses} == {name}
     assert trainer["temperature"] == 0.6
