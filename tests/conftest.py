@@ -34,8 +34,9 @@ CLUSTER, NIGHTLY = "tests/cluster/", "tests/nightly/"
 # What takes longest begins first, so that no process is left alone with it in the end.
 LONG = (
     CLUSTER,
-    *("tests/trl/", "tests/experiments/tasks/", "tests/experiments/arm/", "tests/experiments/compare/"),
-    *("tests/engine/", "tests/experiments/heads/", "tests/rewards/", "tests/test_"),
+    *("tests/trl/", "tests/identity/", "tests/engine/", "tests/experiments/tasks/", "tests/experiments/run/"),
+    *("tests/experiments/problem_sets/", "tests/experiments/heads/", "tests/test_", "tests/rewards/"),
+    *("tests/verify/", "tests/weights/"),
 )
 FEW_BLOCKS = "+engine.extra.num_gpu_blocks_override=256"  # of 128 tokens; clusters have many engines
 # A comparison with evaluations.
