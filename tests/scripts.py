@@ -4,7 +4,6 @@ import json
 import os
 import runpy
 import socket
-import subprocess
 import sys
 import time
 from collections.abc import Iterator, Sequence
@@ -48,21 +47,6 @@ def run_script(*arguments: str | Path, limit_s: float = LIMIT_S) -> str:
     if any(code != 0 for code in codes):
         raise AssertionError(f"ended with {codes}: " + "".join(each.errors for each in ended)[-8000:])
     return "".join(each.out for each in ended)
-
-
-def in_new_interpreter(program: str, *arguments: str, **environment: str) -> Any:
-    """Run a program as a user does, without what das and tests set here, with the engine in its process. Returns what
-    it printed behind RESULT."""
-    ours = ("VLLM_", "OMP_")
-    theirs = {name: value for name, value in os.environ.items() if not name.startswith(ours)}
-    engine_here = {"VLLM_ENABLE_V1_MULTIPROCESSING": "0", "VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_PLUGINS": ""}
-    run = subprocess.run(
-        [sys.executable, "-c", program, *arguments],
-        cwd=ROOT, env=theirs | engine_here | environment, capture_output=True, text=True, check=False,
-    )  # fmt: skip
-    assert run.returncode == 0, run.stderr[-3000:]
-    (line,) = [line for line in run.stdout.splitlines() if line.startswith("RESULT")]
-    return json.loads(line.removeprefix("RESULT"))
 
 
 @dataclass(frozen=True)

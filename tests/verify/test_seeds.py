@@ -13,7 +13,6 @@ def test_no_two_requests_share_a_seed() -> None:
     drawn = [made_seed(seed, rank, number) for seed in (0, 1, -1) for rank in (0, 1) for number in range(1000)]
     assert len(set(drawn)) == len(drawn)
     assert all(0 <= seed < 2**62 for seed in drawn)
-    assert drawn == [made_seed(seed, rank, number) for seed in (0, 1, -1) for rank in (0, 1) for number in range(1000)]
 
 
 def test_equal_prompts_are_one_problem() -> None:

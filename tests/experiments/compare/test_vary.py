@@ -14,10 +14,6 @@ def arms(*overrides: str) -> dict[str, RunConfig]:
     return arm_configs(whole, arm_changes(config.arms, config.vary))
 
 
-def test_nothing_to_vary() -> None:
-    assert list(arms()) == ["none", "das"]
-
-
 def test_an_arm_for_every_combination() -> None:
     configs = arms("+vary.drafter.window=[1,4]", "+vary.budget=[fixed,classes]")
     assert list(configs) == ["none", "window_1-fixed", "window_1-classes", "window_4-fixed", "window_4-classes"]

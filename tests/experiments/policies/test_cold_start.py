@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -42,13 +43,10 @@ def test_chunks_of_logits_change_no_gradient(tiny_policy: str, monkeypatch: pyte
         torch.testing.assert_close(chunked, direct.detach(), rtol=1e-4, atol=1e-6)
 
 
-def test_it_is_made_once(tiny_policy: str, tmp_path: Path) -> None:
-    lines: list[str] = []
-    folder = build_cold_start(Path(tiny_policy), tmp_path, lines.append, FEW)
+def test_it_is_made_once_for_the_same_settings(tiny_policy: str, tmp_path: Path) -> None:
+    folder, again, other = (
+        build_cold_start(Path(tiny_policy), tmp_path, print, replace(FEW, seed=seed)) for seed in (0, 0, 1)
+    )
     assert (folder / "model.safetensors").exists()
     assert (folder / "tokenizer_config.json").exists()
-    said = len(lines)
-    assert build_cold_start(Path(tiny_policy), tmp_path, lines.append, FEW) == folder
-    assert len(lines) == said
-    other = ColdStart(steps=2, tokens_per_step=512, warmup_steps=1, seed=1)
-    assert build_cold_start(Path(tiny_policy), tmp_path, lines.append, other) != folder
+    assert again == folder != other
