@@ -134,18 +134,13 @@ class Forced:
         self._texts = torch.nn.utils.rnn.pad_sequence([torch.tensor(text) for text in texts], True).to(device)
         self._prompt, self._first = prompt, first
         self.passes = self.rows_verified = 0  # passes of each request that emit; drafted tokens in them
-        self.rows_held = torch.zeros((), dtype=torch.int64, device=device)  # those that are no place without a draft
 
     def _sample(self, original: Any, hidden_states: Any, batch: Any, *rest: Any) -> Any:
         computed = batch.num_computed_tokens_np + batch.num_scheduled_tokens
         self.passes += int((computed >= batch.prefill_len_np).sum())
         self.rows_verified += batch.num_draft_tokens
-        # vLLM fills places without a draft with the request's last token.
-        last = self._runner.req_states.last_sampled_tokens.view(-1)[batch.expanded_idx_mapping]
-        tokens = batch.input_ids[batch.logits_indices]
-        self.rows_held += ((batch.expanded_local_pos > 0) & (tokens != last)).sum()
         numbers = [int(name.partition("-")[0]) - self._first for name in batch.req_ids]
-        owner = torch.from_numpy(np.repeat(numbers, np.diff(batch.cu_num_logits_np))).to(last.device)
+        owner = torch.from_numpy(np.repeat(numbers, np.diff(batch.cu_num_logits_np))).to(self._texts.device)
         at = batch.positions[batch.logits_indices] + 1 - self._prompt
         self._forced = self._texts[owner, at.clamp(0, self._texts.shape[1] - 1)]
         try:
@@ -244,20 +239,13 @@ class _Engine:
     not depend on them. For its n-grams the text is forced."""
 
     def __init__(self, llm: Any, arm: str):
-        self.llm, self.arm, self.keyed, self.held = llm, arm, arm in ("das", "none"), 0
+        self.llm, self.arm, self.keyed = llm, arm, arm in ("das", "none")
         self.engine = (RecordedEngine if self.keyed else RecordedStockEngine)(llm)
         self.forced = Forced(llm) if arm == "ngram" else None
-        if arm == "das":
-            patch(worker_of(llm).das_runner.flights, "_draft", self._counted)
-
-    def _counted(self, draft: Any, *args: Any) -> Any:
-        drafts = draft(*args)
-        self.held += sum(len(each) - each.count(0) for each in drafts)  # 0: a place without a draft
-        return drafts
 
     def roll_out(self, work: Work, visit: int) -> Row:
         """Roll out a visit. Returns its line. Raises RunFailed if other tokens come, or of stock another number."""
-        self.held, self.engine.recording, request = 0, work.recording, work.request(visit, self.keyed)
+        self.engine.recording, request = work.recording, work.request(visit, self.keyed)
         texts = work.recording.of(request)
         if self.forced is not None:
             self.forced.begin(texts, len(work.prompts[0]), self.llm.request_counter.counter)
@@ -265,13 +253,13 @@ class _Engine:
         report, passes = rollout.report, rollout.report.passes
         rows = sum(report.step_tokens) - sum(report.step_live)
         if self.forced is not None:
-            rows, self.held, passes = self.forced.rows_verified, int(self.forced.rows_held), self.forced.passes
+            rows, passes = self.forced.rows_verified, self.forced.passes
             if rollout.responses != texts:
                 raise RunFailed(f"{work.name}: other tokens than were to be emitted")
         return {
             **{"arm": self.arm, "work": work.name, "visit": visit + 1, "tokens": rollout.tokens},
             **{"rollout_s": rollout.rollout_s, "ms_a_pass": 1e3 * rollout.rollout_s / report.decode_steps},
-            **{"tokens_per_pass": rollout.tokens / passes, "rows_verified": rows, "rows_held": self.held},
+            **{"tokens_per_pass": rollout.tokens / passes, "rows_verified": rows},
             "late_passes": report.launched_ahead,
             "host_draft_ms_a_pass": 1e3 * report.draft_s / report.decode_steps,
         }

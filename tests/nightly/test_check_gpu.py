@@ -24,7 +24,6 @@ def test_every_quick_part_runs_on_a_cpu(tmp_path: Path) -> None:
     assert list(dict.fromkeys(line["arm"] for line in timed)) == list(ARMS)
     for line in timed:
         drafts = line["arm"] in ("das", "ngram")
-        assert 0 <= line["rows_held"] <= line["rows_verified"]
         assert (line["rows_verified"] > 0, line["tokens_per_pass"] >= 1) == (drafts, True)
     summaries = {line["summary"]: line for line in lines if "summary" in line}
     assert len(summaries["das"]["to_faster_stock"]) == 3
