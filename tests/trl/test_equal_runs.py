@@ -3,6 +3,7 @@
 The runs are those of tests/runs.py. A run alone: pytest -k NAME.
 """
 
+import json
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -138,7 +139,9 @@ def test_a_draft_head_learns_in_the_run(runs: Runs, shared: Path) -> None:
         for name in ("eagle3_online", "eagle3_frozen")
     }
     assert per_pass["eagle3_online"] > per_pass["eagle3_frozen"]
-    assert len(list((shared / "cache" / "heads").iterdir())) == 1  # the arms share it
+    configs = [json.loads(path.read_text()) for path in (shared / "cache" / "heads").glob("*/config.json")]
+    layers = [each["eagle_config"]["eagle_aux_hidden_state_layer_ids"] for each in configs]
+    assert layers.count([1, 2, 3]) == 1  # the arms share it; the other tests' policy has fewer layers
 
 
 @pytest.mark.nightly
