@@ -23,7 +23,7 @@ from das.engine.settings import HISTORY, LEARNED
 from das.general.arrays import load_arrays, save_arrays
 
 Responses = Mapping[Request, Finished]
-KIND = "what a proposer learned"  # of files of the name LEARNED
+KIND = "state of a proposer"  # of files of the name LEARNED
 
 
 class RunningRollout:
@@ -138,6 +138,7 @@ class RunningRollout:
             **proposer.lengths.state(),
             "calibration": proposer.calibration.counts,
             "usual": np.array(proposer.judge.usual),
+            "short": np.array(proposer.judge.short),
             "told_tick": np.array(drafter.told),
         }
         save_arrays(folder / LEARNED, {"kind": np.array(KIND), **learned})
@@ -153,6 +154,8 @@ class RunningRollout:
         drafter.told = int(learned["told_tick"])
         proposer.lengths.restore(learned)
         proposer.calibration.counts = learned["calibration"]
+        passes, drafted, accepted, declined = learned["short"].tolist()
+        proposer.judge.short = passes, drafted, accepted, bool(declined)
         proposer.judge.usual.extend((accepted, share) for accepted, share in learned["usual"].reshape(-1, 2).tolist())
 
     def leave(self) -> None:

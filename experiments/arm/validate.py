@@ -128,7 +128,10 @@ def check_checkpoints(config: RunConfig) -> None:
     generation = config.trainer.steps_of_generation
     if every * accumulated % generation:  # no checkpoint holds responses that were generated for several steps
         shared = lcm(generation, accumulated) // accumulated
-        raise UserError(f"checkpoint.every={every}: must be a multiple of {shared}, the steps that share a generation")
+        raise UserError(
+            f"checkpoint.every={every}: must be a multiple of {shared}, the steps that share a generation "
+            "(trainer.steps_per_generation)"
+        )
 
 
 def check_rollouts(config: RunConfig) -> None:

@@ -28,7 +28,7 @@ class Judge:
 
     def __init__(self) -> None:
         self.usual: deque[tuple[float, float]] = deque(maxlen=USUAL)  # accepted per pass, accepted per drafted token
-        self._short = 0, 0, 0, False  # what `lines` was told of rollouts that were too short to be judged
+        self.short = 0, 0, 0, False  # what `lines` was told of rollouts too short to be judged
 
     def lines(self, passes: int, drafted: int, accepted: int, declined: bool = False) -> list[str]:
         """Judge the rollout that ended. Returns a line if its drafts do not work; [] if they do.
@@ -36,12 +36,12 @@ class Judge:
         passes, drafted, accepted: sums over its requests that may draft. declined: whether there was a pass for which
         the budget let nobody draft.
         """
-        passes, drafted, accepted = passes + self._short[0], drafted + self._short[1], accepted + self._short[2]
-        declined |= self._short[3]
+        passes, drafted, accepted = passes + self.short[0], drafted + self.short[1], accepted + self.short[2]
+        declined |= self.short[3]
         if passes < MIN_PASSES:
-            self._short = passes, drafted, accepted, declined
+            self.short = passes, drafted, accepted, declined
             return []
-        self._short = 0, 0, 0, False
+        self.short = 0, 0, 0, False
         now, share = accepted / passes, accepted / max(1, drafted)
         known = self.usual if len(self.usual) >= ENOUGH else [(0.0, 0.0)]
         usual, usual_share = (median(column) for column in zip(*known, strict=True))
