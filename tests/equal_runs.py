@@ -43,8 +43,11 @@ def timeless(rows: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
 
 
 def differing_metrics(first: Path, second: Path, cluster: bool = False) -> Iterator[str]:
-    """Yield the differences between the metrics.jsonl of two folders, apart from times."""
-    rows, other_rows = (timeless(read.metrics(folder)) for folder in (first, second))
+    """Yield the differences between the metrics.jsonl of two folders, apart from times, and from which arm of a
+    comparison came first in a step."""
+    rows, other_rows = (
+        timeless(sorted(read.metrics(folder), key=lambda row: row["arm"])) for folder in (first, second)
+    )
     if [(row["arm"], row["step"]) for row in rows] != [(row["arm"], row["step"]) for row in other_rows]:
         yield ": gaps or doubles"
     for row, other in zip(rows, other_rows, strict=False):

@@ -183,7 +183,10 @@ def strike(way: Strike, arguments: Sequence[str], folder: Path, row: int, step_s
         environment["DAS_FAULT"] = f"{way.fault[0]}:{random.choice(way.fault[1])}:{mark}"
     process = start(arguments, folder, environment)
     if way.fault is None:
-        while process.poll() is None and not way.when(folder, row):
+        # A run that was struck before has rows before its arms have begun again.
+        while process.poll() is None and not (
+            way.when(folder, row) and all(pids(process.pid, folder) for pids in way.whom)
+        ):
             time.sleep(0.0005)
         time.sleep(random.random() * (step_s if way.when is has_rows else 0.05))
         resumable = hint(folder)  # before it ends, because other arms may save until then
