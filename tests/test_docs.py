@@ -148,7 +148,7 @@ def test_readmes_table_shows_the_kept_measurements() -> None:
     assert len(shown) == 6
     for words, of_smollm2, of_small in (
         ("nobody: `none`", "none", "none"),
-        ("nobody: `stock`, plain TRL and vLLM", None, "stock"),
+        ("nobody: `stock`, plain TRL and vLLM", "stock", "stock"),
         ("`suffix`: vLLM's suffix decoding, verified by das", "suffix", "suffix"),
         ("das as in the paper: `drafter=paper`", None, "remember_tokens"),
         ("das, which also remembers likely tokens", "das", "remember_distributions"),
