@@ -204,6 +204,14 @@ class ServerClient(VLLMClient):
             )
         super().check_server(total_timeout, retry_interval)
 
+    def get_server_info(self) -> dict[str, Any]:
+        """Returns the server's VllmConfig. The client of TRL 1.13 does not ask for it."""
+        answer = self.session.get(f"{self.base_url}/server_info", params={"config_format": "json"})
+        if answer.status_code == 404:
+            raise EngineError(f"start the server at {self.base_url} with VLLM_SERVER_DEV_MODE=1 (docs/trl.md)")
+        answer.raise_for_status()
+        return dict(answer.json()["vllm_config"])
+
     def require_das(self, method: str) -> None:
         """Check how the server was started.
 
