@@ -142,5 +142,5 @@ def test_a_server_that_does_not_tell_how_it_was_started_is_refused(monkeypatch: 
     client, answer = object.__new__(ServerClient), requests.Response()
     client.base_url, client.session, answer.status_code = "http://127.0.0.1:8000", requests.Session(), 404
     monkeypatch.setattr(client.session, "get", lambda url, **further: answer)
-    with pytest.raises(EngineError, match="start the server at .*:8000 with VLLM_SERVER_DEV_MODE=1"):
+    with pytest.raises(EngineError, match=r"start the server at .*:8000 with VLLM_SERVER_DEV_MODE=1"):
         client.require_das("das")
