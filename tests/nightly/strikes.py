@@ -51,10 +51,12 @@ def run_of(pid: int, folder: Path) -> list[int]:
 
 def arms_of(pid: int, folder: Path) -> list[int]:
     """The processes of a comparison's arms: forks of its warm process, or new interpreters."""
-    children = psutil.Process(pid).children()
-    warm = [child for child in children if "multiprocessing.forkserver" in " ".join(child.cmdline())]
-    forks = [fork for server in warm for fork in server.children()]
-    return [arm.pid for arm in forks or [child for child in children if "spawn_main" in " ".join(child.cmdline())]]
+    with suppress(psutil.NoSuchProcess):  # one of them ends just now
+        children = psutil.Process(pid).children()
+        warm = [child for child in children if "multiprocessing.forkserver" in " ".join(child.cmdline())]
+        forks = [fork for server in warm for fork in server.children()]
+        return [arm.pid for arm in forks or [child for child in children if "spawn_main" in " ".join(child.cmdline())]]
+    return []
 
 
 def engines_of(pid: int, folder: Path) -> list[int]:
